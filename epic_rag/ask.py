@@ -1,0 +1,114 @@
+"""Question to answer: retrieve -> load -> link -> evict -> decode. Read this file first, then one file a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from epic_rag.config import DEFAULT_K
+from epic_rag.decode import DecodeOptions, decode
+from epic_rag.draft import Draft
+from epic_rag.engine import Engine
+from epic_rag.errors import ConfigError
+from epic_rag.evict import DEFAULT_POLICY, evict, parse_policy
+from epic_rag.link import link
+from epic_rag.metrics import StageClock
+from epic_rag.prompt import build_prompt
+from epic_rag.retrieve import Retrieved, retrieve
+from epic_rag.schema import Answer, Source
+from epic_rag.selectors import DEFAULT_SELECTOR, parse_selector
+
+
+@dataclass(frozen=True, slots=True)
+class AskOptions:
+    """How a question is answered.
+
+    Attributes:
+        k: passages to retrieve.
+        selector: which context tokens are computed again: `none`, `lego:K` or `full`.
+        policy: which tokens are evicted: `full` keeps all.
+        budget_tokens: tokens that may stay in the KV cache; None: all.
+        decode: length, sampling and stop strings.
+    """
+
+    k: int = DEFAULT_K
+    selector: str = DEFAULT_SELECTOR
+    policy: str = DEFAULT_POLICY
+    budget_tokens: int | None = None
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: says which cannot be.
+        """
+        if self.k < 1:
+            raise ConfigError(f"k, the number of passages, must be at least 1, got {self.k}")
+        parse_selector(self.selector)
+        parse_policy(self.policy, self.budget_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """First event: the passages the answer will be read from."""
+
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of the answer's text."""
+
+    text: str
+
+
+def ask(
+    engine: Engine, question: str, options: AskOptions | None = None, passages: list[Retrieved] | None = None
+) -> Iterator[Context | Delta | Answer]:
+    """Answer a question from stored KV.
+
+    Args:
+        engine: model, store and index.
+        question: in words.
+        options: how; defaults as in `AskOptions`.
+        passages: answer from these instead of retrieving.
+
+    Yields:
+        One `Context`, then `Delta`s as they are decoded, then the `Answer`.
+
+    Raises:
+        QuestionTooLongError: the question alone fills the context window.
+        ConfigError: the question is empty.
+    """
+    options = options or AskOptions()
+    selector, policy = parse_selector(options.selector), parse_policy(options.policy, options.budget_tokens)
+    clock, draft = StageClock(), Draft(engine, question, options)
+
+    with clock.stage("retrieve"):
+        found = draft.distinct(retrieve(engine, question, options.k) if passages is None else passages)
+        room = engine.model.window - options.decode.max_tokens
+        prompt = draft.place(found, build_prompt(engine.frame, draft.question_ids, [p.token_ids for p in found], room))
+
+    with clock.stage("load"):
+        stored = draft.load(selector)
+    yield Context(draft.sources)
+
+    with clock.stage("link"):
+        linked = link(
+            engine.model,
+            prompt,
+            stored,
+            selector,
+            spare_tokens=options.decode.max_tokens,
+            compile_prefix_ids=engine.loader.profile.prefix_ids,
+        )
+    with clock.stage("evict"):
+        kept = evict(linked.cache, policy, options.budget_tokens, len(prompt.prefix_ids), len(prompt.suffix_ids))
+
+    draft.linked(linked.num_recomputed, kept)
+    for piece in clock.timed("decode", decode(engine.model, linked.cache, linked.logits[-1], options.decode)):
+        draft.decoded(piece, clock)
+        if piece.text:
+            yield Delta(piece.text)
+    yield draft.answer(clock)

@@ -1,0 +1,197 @@
+"""`EpicRAG`: a question in, an answer with its context out, as one LangChain runnable."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import AsyncIterator, Iterator
+from functools import reduce
+from typing import Any, Self, TypedDict
+
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
+from langchain_core.documents import Document
+from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig, RunnableSerializable
+from langchain_core.runnables.config import patch_config, run_in_executor
+from langchain_core.runnables.utils import AddableDict
+from pydantic import ConfigDict, SkipValidation
+
+from epic_rag.ask import AskOptions, Context, Delta, ask
+from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS
+from epic_rag.decode import DecodeOptions
+from epic_rag.engine import Engine, open_engine
+from epic_rag.errors import ConfigError
+from epic_rag.evict import DEFAULT_POLICY
+from epic_rag.retrieve import from_documents
+from epic_rag.schema import Answer, Source, TokenCounts
+from epic_rag.selectors import DEFAULT_SELECTOR
+
+
+class Question(TypedDict):
+    """Input as a dict; a plain string will do as well."""
+
+    question: str
+
+
+class RAGAnswer(TypedDict, total=False):
+    """Output; in a stream its parts arrive one after the other and add up."""
+
+    question: str
+    context: list[Document]
+    answer: str
+    timings: dict[str, float]
+    usage: UsageMetadata
+
+
+class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
+    """Retrieve, load, link, evict and decode behind LangChain's `invoke`, `stream`, `batch` and their async forms.
+
+    A stream yields the context before the first token, then pieces of the answer, then timings and usage.
+
+    Example:
+        ```python
+        rag = EpicRAG.from_store("disk://my-store", model="HuggingFaceTB/SmolLM2-135M-Instruct")
+        rag.invoke("When does the museum open?")["answer"]
+        ```
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    engine: SkipValidation[Engine]
+    """Model, store and index."""
+    retriever: BaseRetriever | None = None
+    """Any LangChain retriever; None: the store's own index. Passages not stored yet are encoded and stored."""
+    k: int = DEFAULT_K
+    """Passages to retrieve from the store's own index."""
+    selector: str = DEFAULT_SELECTOR
+    """Which context tokens are computed again: `none`, `lego:K` or `full`."""
+    policy: str = DEFAULT_POLICY
+    """Which tokens are evicted to the budget."""
+    budget_tokens: int | None = None
+    """Tokens that may stay in the KV cache; None: all."""
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    @classmethod
+    def from_store(
+        cls,
+        store: str | None = None,
+        model: str | None = None,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        **fields: Any,
+    ) -> Self:
+        """Open a store and load a model (see `open_engine`); `fields` are those of the class."""
+        return cls(engine=open_engine(store, model, dtype=dtype, device=device), **fields)
+
+    def invoke(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> RAGAnswer:
+        """Answer one question."""
+        return self._call_with_config(self._answer, input, config, **kwargs)
+
+    async def ainvoke(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> RAGAnswer:
+        """Answer one question without blocking the event loop."""
+        return await run_in_executor(config, self.invoke, input, config, **kwargs)
+
+    def stream(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[RAGAnswer]:
+        """Answer one question piece by piece."""
+        yield from self.transform(iter([input]), config, **kwargs)
+
+    def transform(
+        self, input: Iterator[str | Question], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[RAGAnswer]:
+        """Answer the question that `input` adds up to, piece by piece."""
+        yield from self._transform_stream_with_config(input, self._transform, config, **kwargs)
+
+    async def astream(
+        self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[RAGAnswer]:
+        """Answer one question piece by piece without blocking the event loop."""
+
+        async def once() -> AsyncIterator[str | Question]:
+            yield input
+
+        async for part in self.atransform(once(), config, **kwargs):
+            yield part
+
+    async def atransform(
+        self, input: AsyncIterator[str | Question], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[RAGAnswer]:
+        """Answer the question that `input` adds up to, piece by piece, without blocking the event loop."""
+        async for part in self._atransform_stream_with_config(input, self._atransform, config, **kwargs):
+            yield part
+
+    def _answer(
+        self, input: str | Question, run_manager: CallbackManagerForChainRun, config: RunnableConfig
+    ) -> RAGAnswer:
+        parts = self._parts(input, patch_config(config, callbacks=run_manager.get_child()))
+        return reduce(operator.add, parts)
+
+    def _transform(
+        self, input: Iterator[str | Question], run_manager: CallbackManagerForChainRun, config: RunnableConfig
+    ) -> Iterator[RAGAnswer]:
+        yield from self._parts(_joined(list(input)), patch_config(config, callbacks=run_manager.get_child()))
+
+    async def _atransform(
+        self, input: AsyncIterator[str | Question], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> AsyncIterator[RAGAnswer]:
+        question = _joined([part async for part in input])
+        child = patch_config(config, callbacks=run_manager.get_sync().get_child())
+        parts = self._parts(question, child)
+        while (part := await run_in_executor(config, next, parts, None)) is not None:
+            yield part
+
+    def _parts(self, input: str | Question, config: RunnableConfig) -> Iterator[RAGAnswer]:
+        question = _question(input)
+        passages = None
+        if self.retriever is not None:
+            passages = from_documents(self.retriever.invoke(question, config), self.engine.model.tokenizer)
+        for event in ask(self.engine, question, self._options(), passages):
+            if isinstance(event, Context):
+                documents = [_document(source) for source in event.sources]
+                yield AddableDict(question=question, context=documents, answer="")  # type: ignore[misc]
+            elif isinstance(event, Delta):
+                yield AddableDict(answer=event.text)  # type: ignore[misc]
+            else:
+                yield _last_part(event)
+
+    def _options(self) -> AskOptions:
+        how = DecodeOptions(self.max_tokens, self.temperature, self.top_p, self.seed, self.stop)
+        return AskOptions(self.k, self.selector, self.policy, self.budget_tokens, how)
+
+
+def _joined(parts: list[str | Question]) -> str | Question:
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if texts and len(texts) == len(parts) else parts[-1]
+
+
+def _question(input: str | Question) -> str:
+    question = input.get("question") if isinstance(input, dict) else input
+    if not isinstance(question, str):
+        raise ConfigError(
+            f"expected a question as a string or as {{'question': …}}, got {type(input).__name__}: {input!r}"
+        )
+    return question
+
+
+def _document(source: Source) -> Document:
+    metadata = {name: getattr(source, name) for name in ("source", "position", "title", "line", "score", "key", "tier")}
+    return Document(page_content=source.text, metadata=metadata)
+
+
+def _last_part(answer: Answer) -> RAGAnswer:
+    timings = answer.to_dict()["timings"]
+    return AddableDict(timings=timings, usage=_usage(answer.tokens))  # type: ignore[return-value]
+
+
+def _usage(tokens: TokenCounts) -> UsageMetadata:
+    """In LangChain's words: `cache_read` is linked KV from the store, `cache_creation` was encoded for this question."""
+    return UsageMetadata(
+        input_tokens=tokens.context,
+        output_tokens=tokens.answer,
+        total_tokens=tokens.context + tokens.answer,
+        input_token_details=InputTokenDetails(cache_read=tokens.loaded, cache_creation=tokens.encoded),
+    )

@@ -1,0 +1,50 @@
+"""No traceback reaches a user: every expected error becomes one line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable
+from typing import ParamSpec
+
+import typer
+
+Params = ParamSpec("Params")
+
+PARTLY = 1
+"""Exit code: done, but something was left out."""
+NOT_DONE = 2
+"""Exit code: the command could not be carried out."""
+INTERRUPTED = 130
+"""Exit code: stopped by Ctrl-C."""
+
+
+def guarded(command: Callable[Params, None]) -> Callable[Params, None]:
+    """Run `command`; print what it raises on purpose as one line."""
+
+    @functools.wraps(command)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> None:
+        from epic_rag.errors import EpicError
+        from epic_rag.kvstore.errors import StoreError
+        from epic_rag.retrievers.errors import RetrieverError
+
+        _quiet()
+        try:
+            command(*args, **kwargs)
+        except (EpicError, StoreError, RetrieverError, OSError) as error:
+            typer.secho(f"error: {error}", fg="red", err=True)
+            raise typer.Exit(NOT_DONE) from None
+        except KeyboardInterrupt:
+            typer.secho("interrupted; run the same command again to go on", fg="yellow", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    return run
+
+
+def _quiet() -> None:
+    """Other libraries' warnings are for developers; our own come as `warning:` lines."""
+    warnings.simplefilter("ignore")
+    logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
+    for name in ("transformers", "huggingface_hub", "pypdf", "bm25s", "torch"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

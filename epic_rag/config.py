@@ -1,0 +1,34 @@
+"""Defaults and the environment: the only file that reads it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DEFAULT_STORE = "disk://.epic-rag"
+DEFAULT_K = 8
+DEFAULT_MAX_TOKENS = 128
+
+
+def cache_folder() -> Path:
+    """Where converted models and weight digests are kept: `EPIC_RAG_CACHE`, else the user's cache folder."""
+    named = os.environ.get("EPIC_RAG_CACHE")
+    if named:
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "epic-rag"
+
+
+def configured_store() -> str:
+    """The store's URI: `EPIC_RAG_STORE`, else `.epic-rag` in the current folder."""
+    return os.environ.get("EPIC_RAG_STORE") or DEFAULT_STORE
+
+
+def configured_model() -> str | None:
+    """The model named by `EPIC_RAG_MODEL`, or None."""
+    return os.environ.get("EPIC_RAG_MODEL") or None
+
+
+def tenant_salt() -> str:
+    """The tenant's salt, `EPIC_RAG_SALT`: entries of one salt are never hits of another."""
+    return os.environ.get("EPIC_RAG_SALT", "")

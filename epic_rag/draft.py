@@ -1,0 +1,123 @@
+"""The bookkeeping of one question, kept out of `ask.py` so that the stages stay legible there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epic_rag.decode import DecodedPiece
+from epic_rag.engine import Engine
+from epic_rag.errors import ConfigError
+from epic_rag.kvstore.tensors import ChunkKV
+from epic_rag.load import ENCODED, load
+from epic_rag.metrics import StageClock
+from epic_rag.prompt import Prompt
+from epic_rag.retrieve import Retrieved
+from epic_rag.schema import Answer, Dropped, Source, Timings, TokenCounts
+from epic_rag.selectors import Selector
+
+if TYPE_CHECKING:
+    from epic_rag.ask import AskOptions
+
+
+class Draft:
+    """Collects what the stages report and writes the `Answer` at the end."""
+
+    def __init__(self, engine: Engine, question: str, options: AskOptions) -> None:
+        if not question.strip():
+            raise ConfigError("the question is empty: ask something in words")
+        self.question_ids = engine.model.tokenizer.encode(question.strip())
+        self.sources: tuple[Source, ...] = ()
+        self._engine = engine
+        self._question = question
+        self._options = options
+        self._dropped: list[Dropped] = []
+        self._warnings: list[str] = []
+        self._text: list[str] = []
+        self._num_loaded = self._num_encoded = self._num_recomputed = self._num_kept = self._num_answer = 0
+        self._ttft_seconds = 0.0
+
+    def distinct(self, found: list[Retrieved]) -> list[Retrieved]:
+        """The passages, each text once; repeated and empty ones are reported as dropped."""
+        seen: set[tuple[int, ...]] = set()
+        kept = []
+        for passage in found:
+            if passage.token_ids and passage.token_ids not in seen:
+                kept.append(passage)
+            else:
+                self._drop(passage, "same text as a better passage" if passage.token_ids else "empty")
+            seen.add(passage.token_ids)
+        if not kept:
+            self._warnings.append("no passage matched the question; the answer rests on no document")
+        return kept
+
+    def place(self, found: list[Retrieved], built: tuple[Prompt, int]) -> Prompt:
+        """Take the prompt; passages that did not fit are reported as dropped."""
+        self._prompt, fitting = built
+        self._placed = found[:fitting]
+        for passage in found[fitting:]:
+            self._drop(passage, "does not fit the context window")
+        return self._prompt
+
+    def load(self, selector: Selector) -> list[ChunkKV]:
+        """Stage load: the KV of prefix and chunks, and the sources with their tiers."""
+        loader = self._engine.loader
+        keys = [loader.key(passage.token_ids) for passage in self._placed]
+        if not selector.needs_stored_kv:
+            self._cite(keys, [ENCODED] * len(keys))
+            return []
+        loaded = load(self._prompt, self._engine.prefix_loader, loader)
+        self._warnings += loaded.warnings
+        self._num_loaded = sum(chunk.kv.num_tokens for chunk in loaded.chunks if chunk.tier != ENCODED)
+        self._num_encoded = sum(chunk.kv.num_tokens for chunk in loaded.chunks) - self._num_loaded
+        self._cite(keys, [chunk.tier for chunk in loaded.chunks[len(loaded.chunks) - len(keys) :]])
+        return [chunk.kv for chunk in loaded.chunks]
+
+    def linked(self, num_recomputed: int, num_kept: int) -> None:
+        """Take the counts of the stages link and evict."""
+        self._num_recomputed, self._num_kept = num_recomputed, num_kept
+
+    def decoded(self, piece: DecodedPiece, clock: StageClock) -> None:
+        """Take a piece of the answer; the first one stops the clock of the first token."""
+        self._ttft_seconds = self._ttft_seconds or clock.elapsed_seconds()
+        self._text.append(piece.text)
+        self._num_answer = piece.num_tokens
+
+    def answer(self, clock: StageClock) -> Answer:
+        """Everything about the question."""
+        return Answer(
+            question=self._question,
+            answer="".join(self._text).strip(),
+            sources=self.sources,
+            timings=Timings(
+                retrieve_seconds=clock.seconds("retrieve"),
+                load_seconds=clock.seconds("load"),
+                link_seconds=clock.seconds("link"),
+                evict_seconds=clock.seconds("evict"),
+                decode_seconds=clock.seconds("decode"),
+                ttft_seconds=self._ttft_seconds,
+                total_seconds=clock.elapsed_seconds(),
+            ),
+            tokens=TokenCounts(
+                context=self._prompt.num_tokens,
+                loaded=self._num_loaded,
+                encoded=self._num_encoded,
+                recomputed=self._num_recomputed,
+                kept=self._num_kept,
+                answer=self._num_answer,
+            ),
+            selector=self._options.selector,
+            policy=self._options.policy,
+            model=self._engine.model.name,
+            dropped=tuple(self._dropped),
+            warnings=tuple(self._warnings),
+        )
+
+    def _drop(self, passage: Retrieved, reason: str) -> None:
+        self._dropped.append(Dropped(passage.source, passage.position, reason))
+
+    def _cite(self, keys: Sequence[str], tiers: Sequence[str]) -> None:
+        self.sources = tuple(
+            Source(p.source, p.position, p.score, key, tier, p.title, p.line, p.text)
+            for p, key, tier in zip(self._placed, keys, tiers, strict=True)
+        )

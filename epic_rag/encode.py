@@ -1,0 +1,55 @@
+"""Stage encode: prefill one chunk for the store, behind the compile prefix of the encoding profile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from epic_rag.kv_cache import KVCache
+from epic_rag.kvstore.tensors import ChunkKV
+from epic_rag.model import LanguageModel
+
+_ROOM_TOKENS = 512
+
+
+class Encoder:
+    """Encodes chunks one after the other behind the same compile prefix, which is prefilled once.
+
+    The prefix's KV is never stored: it only colours what the chunk's tokens see (ALGORITHMS 2a: warm prefix).
+    """
+
+    def __init__(self, model: LanguageModel, prefix_ids: Sequence[int]) -> None:
+        self._model = model
+        self._prefix_ids = tuple(prefix_ids)
+        self._cache: KVCache | None = None
+        self._lock = threading.Lock()
+
+    def encode(self, token_ids: Sequence[int]) -> ChunkKV:
+        """Prefill a chunk.
+
+        Args:
+            token_ids: the chunk's T tokens, at least one.
+
+        Returns:
+            Keys before RoPE and values, `[L, H, T, D]` each, on the CPU.
+        """
+        start, stop = len(self._prefix_ids), len(self._prefix_ids) + len(token_ids)
+        with self._lock:
+            cache = self._with_room(stop)
+            captured: list[torch.Tensor] = []
+            rows = self._model.positions(start, stop)
+            self._model.forward(self._model.ids(tuple(token_ids)), rows, cache, captured_keys=captured)
+            values = cache.values[:, :, start:stop].to("cpu", copy=True)
+        keys = torch.stack(captured).to("cpu")
+        return ChunkKV(keys=keys, values=values, token_ids=torch.tensor(token_ids, dtype=torch.int32))
+
+    def _with_room(self, num_tokens: int) -> KVCache:
+        """The cache with the prefix in its first slots and room for `num_tokens` in all."""
+        if self._cache is None or self._cache.capacity < num_tokens:
+            self._cache = self._model.new_cache(max(num_tokens, len(self._prefix_ids) + _ROOM_TOKENS))
+            if self._prefix_ids:
+                ids = self._model.ids(self._prefix_ids)
+                self._model.forward(ids, self._model.positions(0, len(self._prefix_ids)), self._cache)
+        return self._cache

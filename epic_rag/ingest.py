@@ -1,0 +1,143 @@
+"""Documents to stored KV: load -> chunk -> tokenize -> index -> encode -> put. Read this file second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from epic_rag.chunking import chunk_document
+from epic_rag.engine import Engine
+from epic_rag.errors import ConfigError
+from epic_rag.loading import LoadedDocument, SkippedSource, load_paths
+from epic_rag.retrievers.passage import Passage
+from epic_rag.schema import IngestReport, SourceError
+
+DEFAULT_CHUNK_TOKENS = 256
+
+Progress = Callable[[str, int, int], None]
+"""Called with the step's name (`read` or `encode`), how much is done and how much there is (0: unknown)."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """How documents are ingested.
+
+    Attributes:
+        chunk_tokens: largest chunk.
+        encoding: `none`, `sinks`, `prompt` or `warm:N`; None: the store's own, `warm:600` at the first ingest.
+        prune: remove documents of the given folders that are no longer there.
+    """
+
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+    encoding: str | None = None
+    prune: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: says which cannot be.
+        """
+        if not 32 <= self.chunk_tokens <= 4096:
+            raise ConfigError(f"chunk tokens must be between 32 and 4096, got {self.chunk_tokens}")
+
+
+def ingest(
+    engine: Engine, paths: Sequence[Path], options: IngestOptions | None = None, progress: Progress | None = None
+) -> IngestReport:
+    """Ingest files and folders. Interrupted at any instant, the same call goes on where it stopped.
+
+    Args:
+        engine: model, store and index.
+        paths: files and folders.
+        options: how; defaults as in `IngestOptions`.
+        progress: told how far it is.
+
+    Returns:
+        What was added, updated, skipped, deleted, encoded and left out.
+
+    Raises:
+        StoreWriteError: the store cannot be written; what was stored before stays.
+        IndexReadOnlyError: the index cannot be written.
+    """
+    began, options, report = perf_counter(), options or IngestOptions(), IngestReport()
+    tell = progress or (lambda _step, _done, _total: None)
+
+    seen: list[str] = []
+    for document in _documents(paths, report):
+        _index(engine, document, options, report)
+        seen.append(document.source)
+        tell("read", len(seen), 0)
+    if options.prune:
+        _prune(engine, paths, set(seen), report)
+
+    report.encoding = engine.settle_profile(options.encoding).encoding
+    _encode_missing(engine, seen, report, tell)
+    engine.lexical.refresh()
+    report.seconds = perf_counter() - began
+    return report
+
+
+def _documents(paths: Sequence[Path], report: IngestReport) -> Iterator[LoadedDocument]:
+    """Documents that could be read; the others are listed in the report."""
+    for item in load_paths(paths):
+        if isinstance(item, SkippedSource):
+            report.errors.append(SourceError(item.source, item.reason))
+        else:
+            yield item
+
+
+def _index(engine: Engine, document: LoadedDocument, options: IngestOptions, report: IngestReport) -> None:
+    """Cut a new or changed document into passages and put them into the index."""
+    chunking = json.dumps({"chunk_tokens": options.chunk_tokens})
+    known = engine.index.document(document.source)
+    if known is not None and (known.digest, known.options) == (document.digest, chunking):
+        report.skipped += 1
+        return
+    tokenizer = engine.model.tokenizer
+    passages = [
+        Passage.create(
+            source=document.source,
+            position=chunk.position,
+            title=chunk.title,
+            text=chunk.text,
+            token_ids=chunk.token_ids,
+            start_char=chunk.start_char,
+            line=chunk.line,
+        )
+        for chunk in chunk_document(document, tokenizer.encode, options.chunk_tokens)
+    ]
+    engine.index.put_document(document.source, document.digest, tokenizer.digest, chunking, passages)
+    if known is None:
+        report.added += 1
+    else:
+        report.updated += 1
+
+
+def _prune(engine: Engine, paths: Sequence[Path], seen: set[str], report: IngestReport) -> None:
+    """Remove indexed documents whose file stood under one of the folders and is gone."""
+    folders = [path.resolve() for path in paths if path.is_dir()]
+    for source in list(engine.index.sources()):
+        file = Path(source.partition("#")[0]).resolve()
+        if source not in seen and any(file.is_relative_to(folder) for folder in folders) and not file.exists():
+            engine.index.delete_document(source)
+            report.deleted += 1
+
+
+def _encode_missing(engine: Engine, sources: Sequence[str], report: IngestReport, tell: Progress) -> None:
+    """Encode every chunk of these documents that the store does not hold."""
+    loader = engine.loader
+    total = sum(record.num_passages for record in map(engine.index.document, sources) if record)
+    for source in sources:
+        chunks = [engine.token_ids(passage) for passage in engine.index.document_passages(source)]
+        for token_ids, is_stored in zip(chunks, loader.are_stored(chunks), strict=True):
+            report.chunks += 1
+            if is_stored:
+                report.reused += 1
+            else:
+                report.bytes += loader.encode_and_put(token_ids)
+                report.encoded += 1
+            tell("encode", report.chunks, total)

@@ -1,0 +1,90 @@
+"""Stage link: place stored KV where its tokens now stand, and compute chosen rows so that the chunks see each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from epic_rag.kernels.rerotate import rerotate_
+from epic_rag.kv_cache import KVCache
+from epic_rag.kvstore.tensors import ChunkKV
+from epic_rag.model import LanguageModel
+from epic_rag.prompt import Prompt
+from epic_rag.selectors import ChunkSpan, Selector
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A prompt whose KV is complete.
+
+    Attributes:
+        cache: KV of all N tokens, with the room that was asked for behind them.
+        logits: `[logits_to_keep, vocabulary]` fp32 of the last rows.
+        num_recomputed: rows computed, the suffix included.
+    """
+
+    cache: KVCache
+    logits: Tensor
+    num_recomputed: int
+
+
+def link(
+    model: LanguageModel,
+    prompt: Prompt,
+    stored: Sequence[ChunkKV],
+    selector: Selector,
+    *,
+    spare_tokens: int,
+    compile_prefix_ids: Sequence[int] = (),
+    logits_to_keep: int = 1,
+) -> Linked:
+    """Link a prompt (LegoLink of EPIC, arXiv 2410.15332).
+
+    Args:
+        model: the language model.
+        prompt: N token ids, cut into prefix, chunks and suffix.
+        stored: KV of the prefix and then of every chunk, in order; empty when the selector computes everything.
+        selector: which context tokens to compute again.
+        spare_tokens: room for the answer.
+        compile_prefix_ids: what the chunks were encoded behind; a chunk right behind just that is exact.
+        logits_to_keep: number of last rows to compute logits for.
+
+    Returns:
+        The linked prompt; rows stand at their true positions under an exact causal mask.
+    """
+    cache = model.new_cache(prompt.num_tokens + spare_tokens)
+    if selector.needs_stored_kv:
+        place(model, stored, cache)
+        chosen = selector.positions(spans(prompt, compile_prefix_ids))
+        rows = [*chosen, *range(prompt.suffix_start, prompt.num_tokens)]
+    else:
+        rows = list(range(prompt.num_tokens))
+    positions = torch.tensor(rows, dtype=torch.int64, device=model.device)
+    ids = model.ids(prompt.token_ids)[positions]
+    logits = model.forward(ids, positions, cache, logits_to_keep=logits_to_keep)
+    return Linked(cache, logits, len(rows))
+
+
+def spans(prompt: Prompt, compile_prefix_ids: Sequence[int]) -> list[ChunkSpan]:
+    """Where the chunks stand; the first is exact when it stands right behind what it was encoded behind."""
+    first_is_exact = tuple(compile_prefix_ids) == prompt.prefix_ids
+    starts = zip(prompt.offsets, prompt.chunk_ids, strict=True)
+    return [ChunkSpan(start, start + len(ids), first_is_exact and i == 0) for i, (start, ids) in enumerate(starts)]
+
+
+def place(model: LanguageModel, stored: Sequence[ChunkKV], cache: KVCache) -> None:
+    """Copy stored KV into consecutive slots from 0 and rotate the keys there, a layer at a time."""
+    num_tokens = sum(kv.num_tokens for kv in stored)
+    cos, sin = model.rope.angles(model.positions(0, num_tokens))
+    for layer in range(model.num_layers):
+        start = 0
+        for kv in stored:
+            stop = start + kv.num_tokens
+            cache.keys[layer, :, start:stop] = kv.keys[layer]
+            cache.values[layer, :, start:stop] = kv.values[layer]
+            start = stop
+        rerotate_(cache.keys[layer, :, :num_tokens], cos, sin, interleaved=model.rope.interleaved)
+    cache.advance(num_tokens)

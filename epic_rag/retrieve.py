@@ -1,0 +1,70 @@
+"""Stage retrieve: question to passages, from the store's own index or from any LangChain retriever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from langchain_core.documents import Document
+
+from epic_rag.engine import Engine
+from epic_rag.model.tokens import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """A passage as it will stand in the prompt.
+
+    Attributes:
+        text: what the model reads.
+        token_ids: `text` in the model's tokens, no control tokens.
+        source: document it comes from.
+        position: ordinal of the chunk in its document, from 0.
+        score: larger is better.
+        title: title of the document.
+        line: line where it starts, from 1; 0 when unknown.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    source: str
+    position: int
+    score: float
+    title: str = ""
+    line: int = 0
+
+
+def retrieve(engine: Engine, question: str, k: int) -> list[Retrieved]:
+    """The `k` best passages of the engine's index, best first; fewer when fewer share a word with the question."""
+    return [
+        Retrieved(
+            text=passage.text,
+            token_ids=engine.token_ids(passage),
+            source=passage.source,
+            position=passage.position,
+            score=score,
+            title=passage.title,
+            line=passage.line,
+        )
+        for passage, score in engine.lexical.search(question, k)
+    ]
+
+
+def from_documents(documents: Iterable[Document], tokenizer: TextTokenizer) -> list[Retrieved]:
+    """Passages of any LangChain retriever; each becomes one chunk, set off from the next by an empty line."""
+    found = []
+    for rank, document in enumerate(documents):
+        text = document.page_content if document.page_content.endswith("\n") else f"{document.page_content}\n\n"
+        metadata = document.metadata
+        found.append(
+            Retrieved(
+                text=text,
+                token_ids=tuple(tokenizer.encode(text)),
+                source=str(metadata.get("source", document.id or f"document {rank + 1}")),
+                position=int(metadata.get("position", 0)),
+                score=float(metadata.get("score", 0.0)),
+                title=str(metadata.get("title", "")),
+                line=int(metadata.get("line", 0)),
+            )
+        )
+    return found

@@ -1,0 +1,81 @@
+"""`link_attention`: chosen rows of a causal attention over the KV cache. Specification: `link_attention_ref`."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from epic_rag.kernels.row_plan import RowGroup, RowPlan
+
+
+def link_attention(queries: Tensor, keys: Tensor, values: Tensor, plan: RowPlan, scale: float) -> Tensor:
+    """Attention of the plan's rows, each over its own prefix of slots.
+
+    A whole prefill goes through torch's fused causal attention. Chosen rows are taken in groups: the query heads of one
+    KV head are folded into rows, so that each group is two plain matrix products per KV head over its visible slots.
+
+    Args:
+        queries: `[num_heads, Q, D]`, rotated.
+        keys: `[H, N, D]`, rotated; the rows of this forward are already written.
+        values: `[H, N, D]`.
+        plan: the rows; `plan.num_slots <= N`.
+        scale: factor on the scores.
+
+    Returns:
+        `[num_heads, Q, D]` in the dtype of `queries`.
+
+    Raises:
+        ValueError: when the query heads are not a multiple of the KV heads, or rows and plan differ in number.
+    """
+    num_heads, num_rows, head_dim = queries.shape
+    num_kv_heads = keys.shape[0]
+    if num_heads % num_kv_heads or num_rows != plan.slots.numel() or plan.num_slots > keys.shape[1]:
+        raise ValueError(
+            f"link_attention: got {num_heads} query heads over {num_kv_heads} KV heads, {num_rows} rows for a plan of "
+            f"{plan.slots.numel()}, {keys.shape[1]} slots for a plan of {plan.num_slots}"
+        )
+    if plan.is_prefill:
+        return _prefill(queries, keys[:, :num_rows], values[:, :num_rows], scale)
+    folded = queries.reshape(num_kv_heads, num_heads // num_kv_heads, num_rows, head_dim)
+    out = torch.empty_like(folded)
+    attend = _group_fused if queries.is_cuda else _group_products
+    for group in plan.groups:
+        attend(folded, keys, values, group, scale, out)
+    return out.view(num_heads, num_rows, head_dim)
+
+
+def _prefill(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    grouped = queries.shape[0] != keys.shape[0]
+    return F.scaled_dot_product_attention(
+        queries[None], keys[None], values[None], is_causal=queries.shape[1] > 1, scale=scale, enable_gqa=grouped
+    )[0]
+
+
+def _group_products(folded: Tensor, keys: Tensor, values: Tensor, group: RowGroup, scale: float, out: Tensor) -> None:
+    """CPU: one KV head at a time; on two cores this is about 1.4x faster than the batched product of all heads."""
+    rows = folded[:, :, group.start : group.stop] * scale
+    for head in range(keys.shape[0]):
+        scores = rows[head].flatten(0, 1) @ keys[head, : group.visible].T
+        if group.mask is not None:
+            scores.view(rows.shape[1], -1, group.visible)[..., group.masked_from :] += group.mask
+        mixed = torch.softmax(scores, dim=-1) @ values[head, : group.visible]
+        out[head, :, group.start : group.stop] = mixed.view(rows.shape[1:])
+
+
+def _group_fused(folded: Tensor, keys: Tensor, values: Tensor, group: RowGroup, scale: float, out: Tensor) -> None:
+    """CUDA: torch's fused attention with a mask of this group's rows."""
+    rows = folded[:, :, group.start : group.stop].flatten(0, 1)[None]
+    mask = None
+    if group.mask is not None:
+        seen = group.mask.new_zeros(group.mask.shape[0], group.masked_from)
+        mask = torch.cat((seen, group.mask), dim=-1)
+    mixed = F.scaled_dot_product_attention(
+        rows,
+        keys[None, :, : group.visible],
+        values[None, :, : group.visible],
+        attn_mask=mask,
+        scale=scale,
+        enable_gqa=rows.shape[1] != keys.shape[0],
+    )
+    out[:, :, group.start : group.stop] = mixed[0].view(folded.shape[0], folded.shape[1], -1, folded.shape[-1])

@@ -1,0 +1,35 @@
+"""The errors of the KV store.
+
+    StoreError                  anything the store reports
+    ├── StoreURIError           a store address that names no known store, or a wrong option
+    ├── StoreWriteError         bytes could not be kept: disk full, read-only, over the budget
+    ├── StoreFormatError        stored bytes that cannot be read: damaged, or not ours
+    │   └── StoreVersionError   intact bytes of a version or codec that this program does not know
+    └── StoreClosedError        the store was used after close()
+
+Absence is not an error: what is not stored is None. A value of the wrong kind or shape in a call is a ValueError.
+"""
+
+
+class StoreError(Exception):
+    """Base of every error of the KV store."""
+
+
+class StoreURIError(StoreError):
+    """A store address that names no known store, or carries an option that is unknown or malformed."""
+
+
+class StoreWriteError(StoreError):
+    """Bytes could not be kept: disk full, read-only folder, or larger than the tier's budget."""
+
+
+class StoreFormatError(StoreError):
+    """Stored bytes that cannot be read: damaged, truncated, or not written by this store."""
+
+
+class StoreVersionError(StoreFormatError):
+    """Intact bytes of a format version or codec that this program does not know; never quarantined."""
+
+
+class StoreClosedError(StoreError):
+    """The store was used after close()."""

@@ -1,0 +1,101 @@
+"""BM25 scores over passages: built from a stream, kept in a folder, memory-mapped when read back.
+
+Scores are those of bm25s (Lù, arXiv 2407.03618) in Lucene's form, where every matching word adds more than zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from epic_rag.retrievers.analysis import words
+
+if TYPE_CHECKING:
+    from bm25s import BM25
+
+    from epic_rag.retrievers.passage import Passage
+
+_IDS_NAME = "ids.npy"
+_SCORES_NAME = "bm25"
+
+
+@dataclass(frozen=True, slots=True)
+class Bm25:
+    """Scores of P passages.
+
+    Attributes:
+        ids: Passage ids as ASCII bytes, `[P]`; row p is passage p in the order of the stream it was built from.
+        model: bm25s' sparse matrix of scores and its vocabulary; None when no passage has a word.
+    """
+
+    ids: npt.NDArray[np.bytes_]
+    model: BM25 | None
+
+    @classmethod
+    def build(cls, passages: Iterable[Passage]) -> Bm25:
+        """Score every word of every passage."""
+        from bm25s import BM25
+
+        ids: list[bytes] = []
+        rows: list[list[int]] = []
+        vocabulary: dict[str, int] = {}
+        for passage in passages:
+            ids.append(passage.id.encode())
+            rows.append([vocabulary.setdefault(word, len(vocabulary)) for word in words(passage.text)])
+        names = np.array(ids, dtype=np.bytes_)
+        if not vocabulary:  # bm25s cannot index nothing
+            return cls(names, None)
+        model = BM25(method="lucene")
+        model.index((rows, vocabulary), create_empty_token=False, show_progress=False)
+        return cls(names, model)
+
+    @classmethod
+    def load(cls, folder: Path) -> Bm25:
+        """Map what `save` wrote; nothing but the vocabulary is read before it is needed.
+
+        Raises:
+            OSError: A file is missing or unreadable.
+            ValueError: A file is damaged.
+        """
+        from bm25s import BM25
+
+        ids: npt.NDArray[np.bytes_] = np.load(folder / _IDS_NAME, mmap_mode="r", allow_pickle=False)
+        scores = folder / _SCORES_NAME
+        if not scores.is_dir():
+            return cls(ids, None)
+        model = BM25.load(scores, mmap=True)
+        if model.scores["num_docs"] != len(ids):
+            raise ValueError(f"{folder} has scores for {model.scores['num_docs']} passages and {len(ids)} ids")
+        return cls(ids, model)
+
+    def save(self, folder: Path) -> None:
+        """Write ids and scores into an existing folder."""
+        np.save(folder / _IDS_NAME, self.ids, allow_pickle=False)
+        if self.model is not None:
+            self.model.save(folder / _SCORES_NAME)
+
+    def top(self, query_words: Sequence[str], k: int) -> list[tuple[str, float]]:
+        """The best passages for some words.
+
+        Args:
+            query_words: Words as `analysis.words` makes them; unknown ones count nothing.
+            k: How many at most.
+
+        Returns:
+            (passage id, score) by falling score, equal scores in the order of the rows; scores are above 0.
+        """
+        known = [] if self.model is None else self.model.get_tokens_ids(list(query_words))
+        if not known or self.model is None or k < 1:
+            return []
+        scores: npt.NDArray[np.float32] = self.model.get_scores_from_ids(known)
+        matching = np.flatnonzero(scores > 0)
+        if len(matching) > k:  # drop what cannot be among the k, and keep all that tie for the last place
+            least = np.partition(scores[matching], -k)[-k]
+            matching = matching[scores[matching] >= least]
+        best = matching[np.lexsort((matching, -scores[matching]))][:k]
+        return [(self.ids[row].decode(), float(scores[row])) for row in best]

