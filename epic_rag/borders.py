@@ -12,7 +12,7 @@ _PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
 _SENTENCE = re.compile(r"[.!?…؟۔।][\"'”’»)\]]*\s+|[。！？｡][」』”’）]*\s*")
 _LINE = re.compile(r"\n\s*")
 _WORD = re.compile(r"\s+|[、，；：・]")
-_KINDS = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)
+_UNITS = (_PARAGRAPH, _SENTENCE, _LINE)  # what a reader would rather not see cut
 
 _JOINERS = frozenset("\u200d\u200c\ufe0e\ufe0f\u20e3")  # zero width joiners, variation selectors, keycap
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
@@ -22,27 +22,34 @@ _JAMO = range(0x1160, 0x1200)  # vowels and finals, which follow their consonant
 _MAX_CLUSTER_CHARS = 64  # longer runs of marks are an artist's, and may be cut
 
 
-def best_border(text: str, low: int, high: int, target: int, headings: Sequence[int]) -> int:
-    """The place to cut between `low` and `high`.
+def best_border(text: str, reach: int, low: int, high: int, target: int, headings: Sequence[int]) -> int:
+    """The place to cut between `low` and `high`, or a little before `low` where that saves a sentence.
 
     Args:
         text: The whole text.
-        low: Least offset allowed, in characters.
-        high: Greatest offset allowed; above `low`.
+        reach: Least offset allowed at all, in characters; only ends of paragraphs, sentences and lines may lie below
+            `low`, and only when there are none above it.
+        low: Least offset wished for.
+        high: Greatest offset allowed; `reach <= low <= high`.
         target: Of the borders of the best kind that is there, the one nearest to this offset is taken.
         headings: Offsets of headings, rising.
 
     Returns:
-        Offset of the first character behind the cut, `low <= offset <= high`.
+        Offset of the first character behind the cut, `reach <= offset <= high`.
     """
     inside = headings[bisect_left(headings, low) : bisect_right(headings, high)]
     if inside:
         return _nearest(inside, target)
-    for kind in _KINDS:
-        borders = [end for end in _ends(kind, text, low, high) if low <= end <= high]
+    for kind, least in _steps(reach, low):
+        borders = [end for end in _ends(kind, text, least, high) if least <= end <= high]
         if borders:
             return _nearest(borders, target)
     return _between_characters(text, low, high, target)
+
+
+def _steps(reach: int, low: int) -> list[tuple[re.Pattern[str], int]]:
+    """Kinds of border with the least offset for each, in the order in which they are tried."""
+    return [*((kind, low) for kind in _UNITS), *((kind, reach) for kind in _UNITS), (_WORD, low)]
 
 
 def _ends(kind: re.Pattern[str], text: str, low: int, high: int) -> Iterator[int]:

@@ -188,7 +188,7 @@ def _last_part(answer: Answer) -> RAGAnswer:
 
 
 def _usage(tokens: TokenCounts) -> UsageMetadata:
-    """In LangChain's words: `cache_read` is linked KV from the store, `cache_creation` was encoded for this question."""
+    """In LangChain's words: `cache_read` is linked KV from the store, `cache_creation` what had to be encoded."""
     return UsageMetadata(
         input_tokens=tokens.context,
         output_tokens=tokens.answer,

@@ -26,7 +26,8 @@ CLOSING = "\n\n"  # ends every chunk, so that chunks can stand one behind the ot
 _HEADING_SHARE = 4  # the heading line may take a quarter of a chunk
 _MAX_HEADING_CHARS = 1000
 _MAX_INDENT_CHARS = 80
-_LEAST_FILL = 0.5  # of what fits: borders below are not looked at
+_LEAST_FILL = 0.5  # of what fits: borders below are not looked at,
+_LEAST_REACH = 0.3  # or down to here, where otherwise a sentence would be cut
 _LEAST_HALF = 0.35  # of the rest, when the rest is cut in two
 _FIRST_GUESS_CHARS_PER_TOKEN = 4.0
 _GOOD_FILL = 0.9  # a trial that fills this much of the budget need not be improved
@@ -140,7 +141,10 @@ class _Splitter:
         else:
             high = max(1, min(fits, int(rest * (1 - _LEAST_HALF))))
             low, target = min(high, max(1, int(rest * _LEAST_HALF))), min(high, rest // 2)
-        return best_border(self.document.text, start + low, start + high, start + target, self.section_starts)
+        reach = min(low, max(1, int(fits * _LEAST_REACH)))
+        return best_border(
+            self.document.text, start + reach, start + low, start + high, start + target, self.section_starts
+        )
 
     def _fitting_chars(self, start: int, end: int, heading: _Heading) -> int:
         """About as many characters from `start` as the budget holds, and never more, found by interpolation."""

@@ -78,12 +78,14 @@ class Engine:
         Raises:
             ConfigError: unknown encoding.
         """
+        if encoding is not None:
+            check_encoding(encoding)
         with self._lock:
             profile = self._recorded_profile()
             if profile is None:
-                chosen = self._make_profile(check_encoding(encoding or DEFAULT_ENCODING))
+                chosen = self._make_profile(DEFAULT_ENCODING if encoding is None else encoding)
                 profile = self._parse(self.index.claim_meta(self._profile_name, chosen.to_json().decode()))
-            elif encoding is not None and profile.encoding.partition("/")[0] != check_encoding(encoding):
+            elif encoding is not None and profile.encoding.partition("/")[0] != encoding:
                 profile = self._make_profile(encoding)
                 self.index.set_meta(self._profile_name, profile.to_json().decode())
             self.store.put_profile(profile)

@@ -11,7 +11,7 @@ from time import perf_counter
 from epic_rag.chunking import chunk_document
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
-from epic_rag.loading import LoadedDocument, SkippedSource, load_paths
+from epic_rag.loading import READERS, LoadedDocument, SkippedSource, load_paths
 from epic_rag.retrievers.passage import Passage
 from epic_rag.schema import IngestReport, SourceError
 
@@ -68,14 +68,22 @@ def ingest(
 
     seen: list[str] = []
     for document in _documents(paths, report):
-        _index(engine, document, options, report)
+        try:
+            _index(engine, document, options, report)
+        except ValueError as error:  # chunks too small for this document
+            report.errors.append(SourceError(document.source, str(error)))
+            continue
         seen.append(document.source)
         tell("read", len(seen), 0)
+    if not seen and not report.errors:
+        named = ", ".join(map(str, paths)) or "no path"
+        report.warnings.append(f"no document found in {named}; read are files named *{', *'.join(sorted(READERS))}")
     if options.prune:
         _prune(engine, paths, set(seen), report)
 
     report.encoding = engine.settle_profile(options.encoding).encoding
     _encode_missing(engine, seen, report, tell)
+    _encode_prefix(engine, report)
     engine.lexical.refresh()
     report.seconds = perf_counter() - began
     return report
@@ -141,3 +149,10 @@ def _encode_missing(engine: Engine, sources: Sequence[str], report: IngestReport
                 report.bytes += loader.encode_and_put(token_ids)
                 report.encoded += 1
             tell("encode", report.chunks, total)
+
+
+def _encode_prefix(engine: Engine, report: IngestReport) -> None:
+    """Store the prompt's prefix, so that the first question finds it; it is not counted as a chunk."""
+    prefix, loader = engine.frame.prefix_ids, engine.prefix_loader
+    if prefix and not loader.are_stored([prefix])[0]:
+        report.bytes += loader.encode_and_put(prefix)

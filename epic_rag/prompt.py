@@ -123,8 +123,8 @@ def build_prompt(
     room = room_tokens - len(frame.prefix_ids) - len(suffix)
     if room < 0:
         raise QuestionTooLongError(
-            f"the question has {len(question_ids)} tokens; beside the instruction and the answer the model has room for "
-            f"{max(0, room + len(question_ids))}. Ask a shorter question, or use a model with a larger window"
+            f"the question has {len(question_ids)} tokens; beside the instruction and the answer the model has room "
+            f"for {max(0, room + len(question_ids))}. Ask a shorter question, or use a model with a larger window"
         )
     fitting = 0
     for chunk in chunk_ids:

@@ -21,6 +21,7 @@ from epic_rag.ask import Context, Delta, ask
 from epic_rag.cli.show import ingest_progress, show_ingest, show_sources, stage_table, token_line
 from epic_rag.engine import Engine
 from epic_rag.ingest import ingest
+from epic_rag.model.load import silence_progress
 from epic_rag.schema import Answer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--store", default=str(ROOT / ".demo" / "store"))
     options = parser.parse_args()
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    silence_progress()
     try:
         engine = open_engine(options.store, options.model)
         os.chdir(ROOT)  # sources are then named relative to the project

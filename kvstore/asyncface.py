@@ -2,7 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeAlias, TypeVar
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Data: TypeAlias = Buffer | Sequence[Buffer]
+"""What is stored: a buffer, or several to be written one after the other."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,7 +19,7 @@ class _Calls(Protocol):
 
     def get_range(self, name: str, start: int, length: int) -> memoryview | None: ...
 
-    def put(self, name: str, data: bytes | Sequence[bytes | bytearray | memoryview]) -> None: ...
+    def put(self, name: str, data: Data) -> None: ...
 
     def delete(self, name: str) -> bool: ...
 
@@ -45,7 +49,7 @@ class AsyncFace:
         """Return what `get_range` returns."""
         return await self._run(self.get_range, name, start, length)
 
-    async def aput(self: _Calls, name: str, data: bytes | Sequence[bytes | bytearray | memoryview]) -> None:
+    async def aput(self: _Calls, name: str, data: Data) -> None:
         """Do what `put` does."""
         await self._run(self.put, name, data)
 

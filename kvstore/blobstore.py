@@ -10,18 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
-from epic_rag.kvstore.asyncface import AsyncFace
+from epic_rag.kvstore.asyncface import AsyncFace, Buffer, Data
 from epic_rag.kvstore.errors import StoreClosedError
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
-Data: TypeAlias = bytes | Sequence[Buffer]
 
 RECORD_PREFIX = "profile-"
 """Blobs of these names are records: pinned, never replaced."""
 
 _NAME = re.compile(r"[0-9a-z-]{1,160}")
+
+
+def is_name(text: str) -> bool:
+    """Return whether a blob may have this name: 1 to 160 of `0-9 a-z -`."""
+    return _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class BlobStore(AsyncFace, ABC):
         if self._closed:
             raise StoreClosedError(f"the {self.tier} store was closed: open it again")
         for name in names:
-            if not _NAME.fullmatch(name):
+            if not is_name(name):
                 raise ValueError(f"blob name {name!r}: expected 1 to 160 of 0-9, a-z and '-'")
 
     def _count(self, **amounts: int) -> None:

@@ -34,8 +34,8 @@ _log = logging.getLogger("epic_rag.kvstore")
 class DiskStore(BlobStore):
     """Blobs in a folder of a local disk, under a byte budget.
 
-    `get` returns a private, writable mapping of the file. Network file systems are not supported: they lack the locks
-    and the shared memory that the manifest needs.
+    `get` returns a private, writable mapping of the file. For POSIX systems and local disks: a network file system
+    lacks the locks and the shared memory that the manifest needs.
     """
 
     def __init__(self, path: str | Path, budget_bytes: int | None = None, replacement: str = "lru") -> None:
@@ -43,7 +43,8 @@ class DiskStore(BlobStore):
 
         Args:
             path: the folder; `~` is expanded.
-            budget_bytes: the most its blobs may take; None for no limit. Quarantined files are not counted.
+            budget_bytes: the most its blobs may take; None for no limit. A store above it shrinks at the next put. What
+                several writers have in hand at once may exceed it until they finish; quarantined files do not count.
             replacement: "lru", "lfu" or "gdsf".
 
         Raises:

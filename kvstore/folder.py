@@ -10,7 +10,6 @@
 import errno
 import fcntl
 import logging
-import mmap
 import os
 import secrets
 import time
@@ -19,9 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobNote
+from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobNote, is_name
 from epic_rag.kvstore.errors import StoreFormatError, StoreWriteError
 from epic_rag.kvstore.header import LENGTH_BYTES, describe, header_bytes
+from epic_rag.kvstore.mapping import map_private
 
 ORPHAN_AGE_SECONDS = 3600.0
 QUARANTINE_FILES = 64
@@ -80,9 +80,8 @@ class Folder:
         """
         try:
             with self.path(name).open("rb") as file:
-                if os.fstat(file.fileno()).st_size == 0:
-                    return memoryview(b"")
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+                size_bytes = os.fstat(file.fileno()).st_size
+                return map_private(file.fileno(), size_bytes) if size_bytes else memoryview(b"")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -159,7 +158,7 @@ class Folder:
                 for file in _scan(inner):
                     name = Path(file).stem
                     size = self.size(name)
-                    if size is not None and str(self.path(name)) == file:
+                    if size is not None and is_name(name) and str(self.path(name)) == file:
                         yield name, size
 
     def sweep_temps(self) -> None:

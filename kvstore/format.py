@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from epic_rag.kvstore.blobstore import Buffer
+from epic_rag.kvstore.asyncface import Buffer
 from epic_rag.kvstore.errors import StoreFormatError
 from epic_rag.kvstore.header import CODEC_NONE, ITEM_BYTES, BlobHeader, ByteRange, build_header, parse_header
 from epic_rag.kvstore.keys import ChunkKey

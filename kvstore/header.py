@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import xxhash
 
-from epic_rag.kvstore.blobstore import BlobNote, Buffer
+from epic_rag.kvstore.asyncface import Buffer
+from epic_rag.kvstore.blobstore import BlobNote
 from epic_rag.kvstore.errors import StoreFormatError, StoreVersionError
 from epic_rag.kvstore.keys import FORMAT_VERSION
 
@@ -184,34 +185,25 @@ def _interpret(metadata: Mapping[str, str], table: Mapping[str, object], data_st
 
 
 def _layout(table: Mapping[str, object], num_layers: int, dtype: str, plane: list[int]) -> tuple[list[int], int]:
-    """Check the tensor table; return each layer's start and the end of the data, counted from the data's first byte."""
-    starts: list[int] = []
-    expected = [("token_ids", "I32", [plane[1]])]
-    end = 0
+    """Check the tensor table; return where each layer starts and the data ends, counted from the data's first byte."""
+    starts, end = {}, 0
+    tensors = {}
     for name, entry in table.items():
-        if not isinstance(entry, dict):
+        if not isinstance(entry, dict) or min(entry["shape"], default=0) < 0:
             raise TypeError(f"tensor {name} without a description")
-        if not expected and name != f"layer.{len(starts)}.keys":
-            expected = [_statistics(name, entry, len(starts) - 1)]
-        elif not expected:
-            starts.append(end)
-            layer = f"layer.{len(starts) - 1}."
-            expected = [(layer + "keys", dtype, plane), (layer + "values", dtype, plane)]
-        got = (name, entry["dtype"], entry["shape"])
-        if got != expected.pop(0):
-            raise ValueError(f"unexpected tensor {got}")
-        start, end = end, end + prod(entry["shape"]) * ITEM_BYTES[entry["dtype"]]
-        if entry["data_offsets"] != [start, end]:
-            raise ValueError(f"tensor {name} at {entry['data_offsets']}, expected {[start, end]}")
-    if expected or len(starts) != num_layers:
-        raise ValueError(f"{len(starts)} layers, expected {num_layers}")
-    return starts, end
-
-
-def _statistics(name: str, entry: Mapping[str, object], layer: int) -> tuple[str, str, list[int]]:
-    shape = entry["shape"]
-    if not name.startswith(f"layer.{layer}.stats.") or not isinstance(shape, list):
-        raise ValueError(f"unexpected tensor {name}")
-    if not all(type(side) is int and side >= 0 for side in shape):
-        raise ValueError(f"tensor {name} of shape {shape}")
-    return name, "F16", shape
+        starts[name] = end
+        end += prod(entry["shape"]) * ITEM_BYTES[entry["dtype"]]
+        if entry["data_offsets"] != [starts[name], end]:
+            raise ValueError(f"tensor {name} at {entry['data_offsets']}, expected {[starts[name], end]}")
+        if ".stats." not in name:
+            tensors[name] = (entry["dtype"], entry["shape"])
+    if len(tensors) != 1 + 2 * num_layers:
+        raise ValueError(f"{len(tensors)} tensors, expected {1 + 2 * num_layers}")
+    names = ["token_ids"] + [f"layer.{i}.{part}" for i in range(num_layers) for part in ("keys", "values")]
+    expected = [("I32", [plane[1]])] + [(dtype, plane)] * (2 * num_layers)
+    if list(tensors.items()) != list(zip(names, expected, strict=True)):
+        raise ValueError("tensors of other names, dtypes or shapes than one chunk has")
+    plane_bytes = prod(plane) * ITEM_BYTES[dtype]
+    if any(starts[values] - starts[keys] != plane_bytes for keys, values in zip(names[1::2], names[2::2], strict=True)):
+        raise ValueError("something between the keys and the values of a layer")
+    return [starts[name] for name in names[1::2]], end

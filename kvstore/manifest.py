@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import RLock
 
-from epic_rag.kvstore.errors import StoreClosedError, StoreFormatError, StoreVersionError, StoreWriteError
+from epic_rag.kvstore.errors import StoreClosedError, StoreError, StoreFormatError, StoreVersionError, StoreWriteError
 from epic_rag.kvstore.manifest_rows import SCHEMA_VERSION, Rows
 
 BUSY_SECONDS = 30.0
@@ -62,12 +62,12 @@ class Manifest:
         """
         # Reading a WAL wants its shared-memory file; without a WAL, "immutable" reads from any read-only disk.
         wal = path.with_name(path.name + "-wal")
-        mode = "mode=ro" if wal.exists() and wal.stat().st_size else "immutable=1"
+        immutable = "" if wal.exists() and wal.stat().st_size else "&immutable=1"
         try:
-            source = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
+            source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{immutable}", uri=True)
             with closing(source), self._guarded() as db:
                 source.backup(db)
-        except (sqlite3.Error, StoreWriteError) as error:
+        except (sqlite3.Error, StoreError) as error:
             raise StoreFormatError(f"{path}: the manifest cannot be read ({error})") from error
 
     @contextmanager

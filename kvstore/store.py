@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobStore
-from epic_rag.kvstore.errors import StoreFormatError, StoreVersionError
+from epic_rag.kvstore.errors import StoreFormatError, StoreVersionError, StoreWriteError
 from epic_rag.kvstore.format import pack, unpack
 from epic_rag.kvstore.keys import ChunkKey, chunk_key, token_list
 from epic_rag.kvstore.profile import EncodingProfile
@@ -137,7 +137,10 @@ class KVStore:
 
         Damaged blobs are listed, not touched: the next read of one quarantines it. No use is counted.
         """
-        self.blobs.reconcile()
+        try:
+            self.blobs.reconcile()
+        except StoreWriteError as error:
+            _log.warning("the bookkeeping stays as it is (%s)", error)
         checked = 0
         damaged: list[tuple[str, str]] = []
         for name in self.blobs.names():

@@ -3,8 +3,6 @@
 import threading
 from collections.abc import Callable
 
-import torch
-
 from epic_rag.kvstore.format import pack
 from epic_rag.kvstore.keys import ChunkKey
 from epic_rag.kvstore.tensors import ChunkKV
@@ -15,6 +13,8 @@ NAME = "0a" * 32
 
 def chunk_blob(profile: str = "p", tokens: int = 1, cost_seconds: float = 0.0) -> bytes:
     """Return a small, valid KV blob; its size depends on the number of tokens alone."""
+    import torch
+
     planes = torch.zeros(1, 1, tokens, 2)
     kv = ChunkKV(planes, planes, torch.arange(tokens, dtype=torch.int32))
     return b"".join(pack(ChunkKey(NAME), kv, profile, cost_seconds))

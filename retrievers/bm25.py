@@ -5,6 +5,7 @@ Scores are those of bm25s (Lù, arXiv 2407.03618) in Lucene's form, where every 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,17 @@ _IDS_NAME = "ids.npy"
 _SCORES_NAME = "bm25"
 
 
+def _bm25s() -> type[BM25]:
+    """Its class, imported late; its logger, which the import sets to DEBUG, is left to the application again."""
+    from bm25s import BM25
+
+    logger = logging.getLogger("bm25s")
+    if logger.level == logging.DEBUG:
+        logger.setLevel(logging.NOTSET)
+    kind: type[BM25] = BM25
+    return kind
+
+
 @dataclass(frozen=True, slots=True)
 class Bm25:
     """Scores of P passages.
@@ -39,8 +51,6 @@ class Bm25:
     @classmethod
     def build(cls, passages: Iterable[Passage]) -> Bm25:
         """Score every word of every passage."""
-        from bm25s import BM25
-
         ids: list[bytes] = []
         rows: list[list[int]] = []
         vocabulary: dict[str, int] = {}
@@ -50,7 +60,7 @@ class Bm25:
         names = np.array(ids, dtype=np.bytes_)
         if not vocabulary:  # bm25s cannot index nothing
             return cls(names, None)
-        model = BM25(method="lucene")
+        model = _bm25s()(method="lucene")
         model.index((rows, vocabulary), create_empty_token=False, show_progress=False)
         return cls(names, model)
 
@@ -62,13 +72,11 @@ class Bm25:
             OSError: A file is missing or unreadable.
             ValueError: A file is damaged.
         """
-        from bm25s import BM25
-
         ids: npt.NDArray[np.bytes_] = np.load(folder / _IDS_NAME, mmap_mode="r", allow_pickle=False)
         scores = folder / _SCORES_NAME
         if not scores.is_dir():
             return cls(ids, None)
-        model = BM25.load(scores, mmap=True)
+        model = _bm25s().load(scores, mmap=True)
         if model.scores["num_docs"] != len(ids):
             raise ValueError(f"{folder} has scores for {model.scores['num_docs']} passages and {len(ids)} ids")
         return cls(ids, model)

@@ -237,6 +237,8 @@ def _translate(error: sqlite3.Error, path: Path | None) -> RetrieverError:
         return RetrieverError(
             f"{where} was locked for {BUSY_TIMEOUT_SECONDS:.0f} s by another process. Try again when it is done."
         )
+    if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+        return RetrieverError(f"{where} was closed. Make a new PassageIndex.")
     if code == sqlite3.SQLITE_FULL:
         return RetrieverError(f"the disk is full: {where} was left as it was. Free some space and repeat.")
     return RetrieverError(f"{where}: {error}. Check the folder and its disk, then try again.")

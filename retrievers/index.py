@@ -29,7 +29,8 @@ _SELECT_IDS = """
 SELECT id, source, position, title, text, token_ids, start_char, line FROM passages
 WHERE id IN (SELECT value FROM json_each(?))"""
 _SELECT_SOURCE = """
-SELECT id, source, position, title, text, token_ids, start_char, line FROM passages WHERE source = ? ORDER BY position"""
+SELECT id, source, position, title, text, token_ids, start_char, line FROM passages
+WHERE source = ? ORDER BY position"""
 _INSERT_PASSAGE = """
 INSERT INTO passages (id, source, position, title, text, token_ids, start_char, line) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _ADVANCE = "UPDATE state SET revision = revision + 1, token = lower(hex(randomblob(8)))"

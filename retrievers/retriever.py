@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import run_in_executor
 from pydantic import ConfigDict, Field, model_validator
 
 from epic_rag.retrievers.index import PassageIndex
@@ -43,6 +44,15 @@ class PassageRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         """The best passages by falling score, `k` of them or fewer."""
+        return self._find(query, k)
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        """The same from a thread, so that the event loop goes on."""
+        return await run_in_executor(None, self._find, query, k)
+
+    def _find(self, query: str, k: int | None) -> list[Document]:
         wanted = self.k if k is None else k
         if wanted < 1:
             raise ValueError(f"k must be at least 1, got {wanted}")

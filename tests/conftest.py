@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tiny_models import make_tiny, make_tokenizer
+from tiny_models import make_hf, make_tiny, make_tokenizer
 
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.model.load import demo_model_file
@@ -52,5 +52,15 @@ def smollm_fp32(model_cache: Path) -> LanguageModel:
 
 
 @pytest.fixture(autouse=True)
-def _few_threads() -> None:
-    torch.set_num_threads(2)
+def _threads(request: pytest.FixtureRequest) -> None:
+    """Tiny models are fastest in one thread; the real one gets two."""
+    torch.set_num_threads(2 if request.node.get_closest_marker("model") else 1)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk, for everything that names a model by its folder."""
+    folder = tmp_path_factory.mktemp("tiny-llama")
+    make_hf("llama").save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder

@@ -18,7 +18,7 @@ _SIZE = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
-    "max_position_embeddings": 1024,
+    "max_position_embeddings": 4096,
     "bos_token_id": 257,
     "eos_token_id": 258,
     "pad_token_id": 258,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from epic_rag import __version__
-from epic_rag.cli.guard import INTERRUPTED, NOT_DONE, PARTLY, guarded
+from epic_rag.cli.guard import PARTLY, guarded
+
+if TYPE_CHECKING:
+    from epic_rag.engine import Engine
 
 app = typer.Typer(
     name="epic-rag",
@@ -34,6 +37,14 @@ Model = Annotated[
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, bfloat16, float16 or float32.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def _open(store: str | None, model: str | None, dtype: str, device: str, *, must_exist: bool) -> Engine:
+    from epic_rag.engine import open_engine
+    from epic_rag.model.load import silence_progress
+
+    silence_progress()
+    return open_engine(store, model, dtype=dtype, device=device, must_exist=must_exist)
 
 
 def _version(wanted: bool) -> None:
@@ -69,21 +80,20 @@ def ingest_command(
 ) -> None:
     """Read documents, prefill them once and store their KV. Run it again at any time: only what changed is encoded.
 
-    Exit code 0: all done; 1: some sources were left out; 2: nothing was done; 130: interrupted.
+    Exit code 0: all done; 1: something was left out; 2: nothing was done; 130: interrupted.
     """
     from epic_rag.cli.show import ingest_progress, show_ingest
-    from epic_rag.engine import open_engine
     from epic_rag.ingest import IngestOptions, ingest
 
     options = IngestOptions(chunk_tokens=chunk_tokens, encoding=encoding, prune=prune)
-    engine = open_engine(store, model, dtype=dtype, device=device)
+    engine = _open(store, model, dtype, device, must_exist=False)
     try:
         with ingest_progress(quiet=as_json) as progress:
             report = ingest(engine, paths, options, progress)
     finally:
         engine.close()
     show_ingest(report, as_json=as_json)
-    if report.errors:
+    if report.errors or report.warnings:
         raise typer.Exit(PARTLY)
 
 
@@ -112,11 +122,10 @@ def ask_command(
     from epic_rag.ask import AskOptions, ask
     from epic_rag.cli.show import show_answer
     from epic_rag.decode import DecodeOptions
-    from epic_rag.engine import open_engine
 
     how = DecodeOptions(max_tokens, temperature, top_p, seed, tuple(stop or ()))
     options = AskOptions(k=k, selector=selector, policy=policy, budget_tokens=budget, decode=how)
-    engine = open_engine(store, model, dtype=dtype, device=device, must_exist=True)
+    engine = _open(store, model, dtype, device, must_exist=True)
     try:
         show_answer(ask(engine, question, options), as_json=as_json)
     finally:
@@ -136,6 +145,3 @@ def stats_command(store: Store = None, as_json: Json = False) -> None:
 def main() -> None:
     """Entry point of the command `epic-rag`."""
     app()
-
-
-__all__ = ["INTERRUPTED", "NOT_DONE", "PARTLY", "app", "main"]

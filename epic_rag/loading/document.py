@@ -26,7 +26,8 @@ class LoadedDocument:
 
     Attributes:
         source: Its name: a posix path, or `file.jsonl#record` for one record of a file.
-        title: Its title; empty when a record has none.
+        title: Its title as the document itself says; empty when it has none. Never the file's name: the model reads the
+            title, so that a renamed file would have to be encoded again.
         text: Its text; lines end in a line feed.
         digest: sha256 over title and text, 64 hex digits.
         sections: Its headings, by rising `start_char`.

@@ -35,7 +35,7 @@ def to_sections(headings: Iterable[Heading]) -> tuple[Section, ...]:
     return tuple(sections)
 
 
-def title_of(headings: Iterable[Heading], otherwise: str) -> str:
-    """The first heading of the outermost level found, or another title when there is none."""
+def title_of(headings: Iterable[Heading]) -> str:
+    """The first heading of the outermost level found; empty when there is none."""
     outermost = min(headings, key=lambda heading: heading.level, default=None)
-    return otherwise if outermost is None else outermost.text
+    return "" if outermost is None else outermost.text

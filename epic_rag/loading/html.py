@@ -32,7 +32,7 @@ _RANK = {"": 0, " ": 1, "\t": 2, "\n": 3, "\n\n": 4}
 
 
 def load_html(path: Path, source: str) -> Iterator[LoadedDocument]:
-    """Read an HTML file; its title is that of the page, or the first heading, or the file's name.
+    """Read an HTML file; its title is that of the page, or the first heading.
 
     Raises:
         OSError: The file cannot be read.
@@ -44,7 +44,7 @@ def load_html(path: Path, source: str) -> Iterator[LoadedDocument]:
         page.close()
     except AssertionError as error:  # the standard library's parser says so of some broken declarations
         raise SkipSourceError(f"broken HTML: {error}") from error
-    title = page.title or title_of(page.headings, path.stem)
+    title = page.title or title_of(page.headings)
     yield make_document(source, title, page.text, to_sections(page.headings), has_lines=False)
 
 

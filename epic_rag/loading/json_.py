@@ -47,7 +47,7 @@ def load_json(path: Path, source: str) -> Iterator[LoadedDocument | SkippedSourc
         yield _record(source, value)
     else:
         pretty = json.dumps(value, ensure_ascii=False, indent=2)
-        yield make_document(source, path.stem, clean_text(pretty), has_lines=False)
+        yield make_document(source, "", clean_text(pretty), has_lines=False)
 
 
 def load_jsonl(path: Path, source: str) -> Iterator[LoadedDocument | SkippedSource]:

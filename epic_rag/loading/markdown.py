@@ -23,7 +23,7 @@ _MARKUP = re.compile(r"[*`]+|</?[A-Za-z][^>]*>")
 
 
 def load_markdown(path: Path, source: str) -> Iterator[LoadedDocument]:
-    """Read a Markdown file; its title is the front matter's, or the first heading, or the file's name.
+    """Read a Markdown file; its title is the front matter's, or the first heading.
 
     Raises:
         OSError: The file cannot be read.
@@ -32,7 +32,7 @@ def load_markdown(path: Path, source: str) -> Iterator[LoadedDocument]:
     text = clean_text(decode_text(path.read_bytes()))
     front_matter = _FRONT_MATTER.match(text)
     headings = list(_headings(text, front_matter.end() if front_matter else 0))
-    title = title_of(headings, path.stem)
+    title = title_of(headings)
     if front_matter and (named := _FRONT_TITLE.search(front_matter.group())):
         title = named.group(1).strip("\"'")
     yield make_document(source, title, text, to_sections(headings))

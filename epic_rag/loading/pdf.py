@@ -17,7 +17,7 @@ _NO_TEXT_REASON = "PDF without a text layer (scanned pages?): run OCR over it fi
 
 
 def load_pdf(path: Path, source: str) -> Iterator[LoadedDocument]:
-    """Read the text of all pages, one blank line between two; the title is the file's name unless the PDF has one.
+    """Read the text of all pages, one blank line between two; its title is that of the metadata.
 
     Raises:
         OSError: The file cannot be read.
@@ -39,7 +39,7 @@ def load_pdf(path: Path, source: str) -> Iterator[LoadedDocument]:
             raise SkipSourceError(f"broken PDF: {reason}") from error
     if not text.strip():
         raise SkipSourceError(_NO_TEXT_REASON)
-    yield make_document(source, title or path.stem, text, has_lines=False)
+    yield make_document(source, title, text, has_lines=False)
 
 
 def _read(path: Path) -> tuple[str, str]:
@@ -58,7 +58,8 @@ def _read(path: Path) -> tuple[str, str]:
             raise SkipSourceError(_ENCRYPTED_REASON) from error
         except DependencyError as error:
             raise SkipSourceError(_CRYPTOGRAPHY_REASON) from error
-    return str(title or "").strip(), "\n\n".join(page for page in pages if page)
+    title = str(title or "").strip("\0 \t\r\n")
+    return "" if title.lower() == "untitled" else title, "\n\n".join(page for page in pages if page)
 
 
 @contextmanager

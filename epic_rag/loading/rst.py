@@ -18,11 +18,11 @@ from epic_rag.loading.headings import Heading, title_of, to_sections
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1+[ \t]*$")
 _ROLE = re.compile(r":[\w.+:-]+:`([^`]*)`")
 _TARGET = re.compile(r"\s*<[^<>]*>$")
-_MARKUP = re.compile(r"[*`|]+|\\(?=[^\w\s])")
+_MARKUP = re.compile(r"\\(.)|[*`|]+")  # a backslash keeps what follows it
 
 
 def load_rst(path: Path, source: str) -> Iterator[LoadedDocument]:
-    """Read a reStructuredText file; its title is the first one of the outermost level, or the file's name.
+    """Read a reStructuredText file; its title is the first one of the outermost level.
 
     Raises:
         OSError: The file cannot be read.
@@ -30,7 +30,7 @@ def load_rst(path: Path, source: str) -> Iterator[LoadedDocument]:
     """
     text = clean_text(decode_text(path.read_bytes()))
     headings = list(_headings(text))
-    yield make_document(source, title_of(headings, path.stem), text, to_sections(headings))
+    yield make_document(source, title_of(headings), text, to_sections(headings))
 
 
 def _headings(text: str) -> Iterator[Heading]:
@@ -71,4 +71,4 @@ def _columns(text: str) -> int:
 def _plain(title: str) -> str:
     """The words of a title: no roles, link targets or emphasis."""
     title = _ROLE.sub(lambda role: _TARGET.sub("", role.group(1)).lstrip("!~"), title)
-    return " ".join(_MARKUP.sub("", title).split())
+    return " ".join(_MARKUP.sub(lambda mark: mark.group(1) or "", title).split())

@@ -1,4 +1,4 @@
-"""Plain text: the whole file is the text, the file's name its title."""
+"""Plain text: the whole file is the text, without a title."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ def load_text(path: Path, source: str) -> Iterator[LoadedDocument]:
         OSError: The file cannot be read.
         SkipSourceError: It is binary or empty.
     """
-    yield make_document(source, path.stem, clean_text(decode_text(path.read_bytes())))
+    yield make_document(source, "", clean_text(decode_text(path.read_bytes())))

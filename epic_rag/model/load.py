@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from epic_rag.errors import ConfigError, ModelError, ModelNotFoundError, UnsupportedModelError
 from epic_rag.model.fingerprint import model_fingerprint
@@ -52,10 +53,15 @@ def load_model(spec: str, *, cache_folder: Path, dtype: str = "auto", device: st
         ) from error
     files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
     fingerprint = model_fingerprint(model, config, files, cache_folder)
-    model.to(device=where)
+    model.to(device=where)  # type: ignore[call-arg]  # transformers wraps the method in a way that hides its self
     loaded = LanguageModel(model, tokenizer, spec, fingerprint)
     self_test(loaded)
     return loaded
+
+
+def silence_progress() -> None:
+    """Keep transformers' own progress bars off the terminal."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def demo_model_file() -> Path | None:

@@ -64,6 +64,6 @@ def _compare(model: LanguageModel, failure: str, got: Tensor, expected: Tensor) 
     if not error <= allowed:  # also when it is not a number
         raise UnsupportedModelError(
             f"model '{model.name}' failed the self-test: {failure} (relative error {error:.3g}, allowed "
-            f"{allowed:.3g}). Its attention or its RoPE is of a kind this version does not know; please report the architecture "
-            f"'{model.hf_model.config.model_type}'. Pass --allow-fallback to answer with full prefills."
+            f"{allowed:.3g}). Its attention or its RoPE is of a kind this version does not know; please report the "
+            f"architecture '{model.hf_model.config.model_type}'. Pass --allow-fallback to answer with full prefills."
         )

@@ -2,95 +2,106 @@
 
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from epic_rag.kvstore.disk import DiskStore
+from epic_rag.kvstore.testing import content
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET_BYTES = 400_000
 
 # Each blob tells its name and size, and is one repeated byte, so that a torn or mixed one shows.
-WRITER = """
-import random, sys
-from epic_rag.kvstore.disk import DiskStore
-root, seed, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-dice = random.Random(seed)
-with DiskStore(root, BUDGET, "lfu") as store:
-    print("open", flush=True)
-    for turn in range(turns):
-        name = f"k{dice.randrange(40)}"
-        view = store.get(name)
-        assert view is None or whole(name, bytes(view)), name
-        if dice.random() < 0.2:
-            store.delete(name)
-        else:
-            store.put(name, blob(name, dice.randrange(20_000), dice.randrange(256)))
-"""
 BLOBS = """
 def blob(name, size, filling):
     return f"{name} {size} ".encode() + bytes([filling]) * size
 
-def whole(name, data):
+def is_whole(name, data):
     stored, size, rest = data.split(b" ", 2)
     return stored == name.encode() and int(size) == len(rest) and len(set(rest)) <= 1
 """
-whole = {}
-exec(BLOBS, whole)
+WRITER = """
+import random, sys
+from epic_rag.kvstore.disk import DiskStore
+from epic_rag.kvstore.testing import in_threads
+root, seed, threads, turns = sys.argv[1], *map(int, sys.argv[2:])
+store = DiskStore(root, BUDGET, "lfu")
+
+def work(index):
+    dice = random.Random(f"{seed} {index}")
+    for turn in range(turns):
+        name = f"k{dice.randrange(40)}"
+        view = store.get(name)
+        assert view is None or is_whole(name, bytes(view)), name
+        if dice.random() < 0.2:
+            store.delete(name)
+        else:
+            store.put(name, blob(name, dice.randrange(20_000), dice.randrange(256)))
+
+print("open", flush=True)
+in_threads(threads, work)
+store.close()
+"""
+made: dict[str, Callable[[str, bytes], bool]] = {}
+exec(BLOBS, made)
 
 
-def writer(root: Path, seed: int, turns: int) -> subprocess.Popen[str]:
+def writer(root: Path, seed: int, threads: int, turns: int) -> subprocess.Popen[str]:
     code = BLOBS + WRITER.replace("BUDGET", str(BUDGET_BYTES))
-    command = [sys.executable, "-c", code, str(root), str(seed), str(turns)]
+    command = [sys.executable, "-c", code, str(root), str(seed), str(threads), str(turns)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def check(root: Path) -> tuple[int, int]:
-    """Open the store and check every blob and the books; returns how many blobs there are, and their bytes."""
-    files = {path.stem: path.stat().st_size for path in (root / "blobs").rglob("*.safetensors")}
+def check(root: Path) -> int:
+    """Open the store, and check every blob and that the books are exactly those of the files; returns the entries."""
     with DiskStore(root, BUDGET_BYTES, "lfu") as store:
+        files = {path.stem: path.stat().st_size for path in (root / "blobs").rglob("*.safetensors")}
+        for name in files:
+            assert made["is_whole"](name, content(store.get(name)) or b""), name
+        assert list(store.names()) == sorted(files)
+        assert store.stats().bytes == sum(files.values()) <= BUDGET_BYTES
         with store._manifest.read() as rows:
             assert rows.unsettled() == []
-        assert sorted(store.names()) == sorted(name for name in files if store.contains([name])[0])
-        for name in store.names():
-            view = store.get(name)
-            assert view is not None
-            assert whole["whole"](name, bytes(view)), name
-            assert store.size_bytes(name) == len(view) == files[name]
-        stats = store.stats()
-        assert (stats.entries, stats.bytes) == (len(files), sum(files.values())) or stats.entries < len(files)
-        assert stats.bytes == sum(store.size_bytes(name) or 0 for name in store.names()) <= BUDGET_BYTES
-    return stats.entries, stats.bytes
+    return len(files)
+
+
+def unsettled(root: Path) -> int:
+    """Entries that were being written or removed when their process died."""
+    with closing(sqlite3.connect(root / "manifest.sqlite3")) as db:
+        return int(db.execute("SELECT COUNT(*) FROM entry WHERE state > 0").fetchone()[0])
 
 
 def test_killed_writers_leave_a_store_that_opens(tmp_path: Path) -> None:
     dice = random.Random(7)
-    left_behind = torn_temps = 0
+    interrupted = entries = 0
     for turn in range(40):
-        process = writer(tmp_path, turn, 10**9)
+        process = writer(tmp_path, turn, 1, 10**9)
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n", process.communicate()[1]
-        time.sleep(dice.uniform(0.0, 0.06))
+        time.sleep(dice.uniform(0.0, 0.12))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         process.communicate()
-        torn_temps += len(list((tmp_path / "tmp").iterdir())) - torn_temps
-        entries, size_bytes = check(tmp_path)
-        left_behind = max(left_behind, entries)
-    print(f"40 kills: {torn_temps} temporary files left, up to {left_behind} blobs, {size_bytes} bytes at the end")
-    assert left_behind > 10
+        interrupted += unsettled(tmp_path) > 0
+        entries = max(entries, check(tmp_path))
+    temps = len(list((tmp_path / "tmp").iterdir()))
+    print(f"40 kills: {interrupted} amid a write or removal, {temps} temporary files left, up to {entries} blobs")
+    assert interrupted > 0
+    assert entries > 0
 
 
-def test_eight_processes_share_a_store(tmp_path: Path) -> None:
-    processes = [writer(tmp_path, seed, 40) for seed in range(8)]
+def test_eight_processes_of_eight_threads_share_a_store(tmp_path: Path) -> None:
+    processes = [writer(tmp_path, seed, 8, 6) for seed in range(8)]
     outcomes = [(*process.communicate(), process.returncode) for process in processes]
     assert [errors for _, errors, code in outcomes if code] == []
-    entries, _ = check(tmp_path)
-    assert entries > 0
+    assert check(tmp_path) > 0
     assert list((tmp_path / "tmp").iterdir()) == []
 
 

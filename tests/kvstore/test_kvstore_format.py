@@ -1,11 +1,13 @@
 """Blobs: what is packed reads back exactly, any tool opens it, and no flaw gets through."""
 
+import json
 import struct
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -203,8 +205,11 @@ TENSORS = [("token_ids", "I32", [2]), ("layer.0.keys", "BF16", [1, 2, 4]), ("lay
         ({}, TENSORS[:2]),
         ({}, TENSORS[1:]),
         ({}, [*TENSORS, ("layer.0.more", "F16", [1])]),
-        ({}, [*TENSORS, ("layer.1.stats.x", "F16", [1])]),
-        ({}, [*TENSORS, ("layer.0.stats.x", "F32", [1])]),
+        ({}, [*TENSORS, ("layer.0.stats.x", "F16", [-1])]),
+        ({}, [*TENSORS, ("layer.0.stats.x", "F32", [-2, -1])]),
+        ({"num_layers": "999999999999"}, TENSORS),
+        ({}, [*TENSORS[:2], ("layer.0.stats.x", "F16", [8]), TENSORS[2]]),
+        ({"dtype": "F32"}, [TENSORS[0], *((n, "F32", s) for n, _, s in TENSORS[1:]), ("layer.0.stats.x", "F16", [1])]),
         ({}, [TENSORS[0], TENSORS[2], TENSORS[1]]),
     ],
 )
@@ -237,6 +242,33 @@ def test_another_format_is_refused() -> None:
     other = safetensors.torch.save({"x": torch.zeros(100)}, {"format": "pt"})
     with pytest.raises(StoreFormatError):
         parse_header(other)
+
+
+def test_the_golden_file_is_what_the_specification_says() -> None:
+    """Read with nothing but docs/kv-format.md in hand."""
+    data = GOLDEN.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    table = json.loads(data[8:start])
+    assert start % 64 == 0
+    opening = b'{"__metadata__":{"header_checksum":"'
+    seal = slice(8 + len(opening), 8 + len(opening) + 32)
+    assert data[8:].startswith(opening)
+    assert data[seal.stop :].startswith(b'","format":"epic-rag-kv","format_version":"1"')
+    unsealed = data[: seal.start] + b"0" * 32 + data[seal.stop : start]
+    assert data[seal].decode() == xxhash.xxh3_128_hexdigest(unsealed)
+    metadata = table.pop("__metadata__")
+    plane = 2 * 3 * 4 * 2
+    assert list(table) == ["token_ids", "layer.0.keys", "layer.0.values", "layer.1.keys", "layer.1.values"]
+    assert table["layer.1.keys"] == {
+        "dtype": "BF16",
+        "shape": [2, 3, 4],
+        "data_offsets": [12 + 2 * plane, 12 + 3 * plane],
+    }
+    assert metadata["checksum.token_ids"] == xxhash.xxh3_128_hexdigest(data[start : start + 12])
+    layer = data[start + 12 + 2 * plane :]
+    assert metadata["checksum.layer.1"] == xxhash.xxh3_128_hexdigest(layer)
+    assert len(layer) == 2 * plane
+    assert struct.unpack("<3i", data[start : start + 12]) == (0, 1000, 2000)
 
 
 def test_the_golden_file_reads_and_is_written_the_same() -> None:

@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.disk import DiskStore
@@ -16,6 +16,7 @@ from epic_rag.kvstore.testing import content
 
 NAMES = st.sampled_from(["a", "b", "c-1", "c-2", "0" * 64, "profile-1"])
 DATA = st.binary(max_size=40)
+SLOW = [HealthCheck.too_slow]  # a busy disk is no fault of the store
 
 
 class Machine(RuleBasedStateMachine):
@@ -119,6 +120,7 @@ class DiskMachine(Machine):
 
 @pytest.mark.parametrize(("machine", "examples"), [(MemoryMachine, 100), (DiskMachine, 25)])
 def test_any_sequence_of_calls(machine: type[Machine], examples: int) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
-
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(
+        machine,
+        settings=settings(max_examples=examples, stateful_step_count=20, deadline=None, suppress_health_check=SLOW),
+    )

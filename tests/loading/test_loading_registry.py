@@ -1,0 +1,14 @@
+from pathlib import Path
+
+import pytest
+
+from epic_rag.loading.registry import READERS, reader_for
+
+
+def test_every_promised_suffix_has_a_reader():
+    assert set(READERS) == {".txt", ".md", ".markdown", ".rst", ".html", ".htm", ".json", ".jsonl", ".pdf"}
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("A.TXT", ".txt"), ("a.tar.md", ".md"), ("a.py", None), ("txt", None)])
+def test_the_suffix_decides_in_any_case(name, suffix):
+    assert reader_for(Path(name)) is READERS.get(suffix)

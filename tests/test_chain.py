@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from corpus import make_engine, write_corpus
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableParallel
+
+from epic_rag import EpicRAG
+from epic_rag.errors import ConfigError, EpicError
+from epic_rag.ingest import ingest
+
+QUESTION = "What is fact 3 of the telescope worth?"
+
+
+@pytest.fixture
+def rag(tmp_path: Path) -> EpicRAG:
+    engine = make_engine(tmp_path / "store")
+    engine.model.eos_ids = frozenset()
+    ingest(engine, [write_corpus(tmp_path / "docs", 4)])
+    return EpicRAG(engine=engine, k=2, max_tokens=6)
+
+
+def test_a_string_or_a_dict_in_and_everything_out(rag: EpicRAG) -> None:
+    out = rag.invoke(QUESTION)
+    assert out == rag.invoke({"question": QUESTION}) | {"timings": out["timings"]}
+    assert out["question"] == QUESTION
+    assert out["context"][0].metadata["source"].endswith("telescope-2.txt")
+    assert out["context"][0].metadata["tier"] == "disk"
+    assert out["usage"]["output_tokens"] == 6
+    assert out["usage"]["input_token_details"]["cache_read"] > 0
+    assert out["timings"]["ttft_seconds"] > 0
+
+
+def test_a_stream_yields_context_first_and_adds_up(rag: EpicRAG) -> None:
+    parts = list(rag.stream(QUESTION))
+    assert set(parts[0]) == {"question", "context", "answer"}
+    assert all(set(part) == {"answer"} for part in parts[1:-1])
+    assert set(parts[-1]) == {"timings", "usage"}
+    assert "".join(part.get("answer", "") for part in parts) == rag.invoke(QUESTION)["answer"]
+
+
+async def test_async_forms_give_the_same(rag: EpicRAG) -> None:
+    expected = rag.invoke(QUESTION)["answer"]
+    assert (await rag.ainvoke(QUESTION))["answer"] == expected
+    parts = [part async for part in rag.astream(QUESTION)]
+    assert "".join(part.get("answer", "") for part in parts) == expected
+    answers = await asyncio.gather(*(rag.ainvoke(QUESTION) for _ in range(3)))
+    assert {answer["answer"] for answer in answers} == {expected}
+
+
+def test_batch_answers_as_one_by_one(rag: EpicRAG) -> None:
+    questions = [QUESTION, "What is fact 1 of the bakery worth?", "And of the ferry?"]
+    together = rag.batch(questions, {"max_concurrency": 3})
+    assert [out["answer"] for out in together] == [rag.invoke(question)["answer"] for question in questions]
+
+
+def test_it_composes_like_any_runnable(rag: EpicRAG) -> None:
+    chain = rag | (lambda out: out["answer"]) | StrOutputParser()
+    both = RunnableParallel(one=chain, two=rag).invoke(QUESTION)
+    assert both["one"] == both["two"]["answer"]
+    failing = EpicRAG(engine=rag.engine, k=0).with_fallbacks([rag], exceptions_to_handle=(EpicError,))
+    assert failing.invoke(QUESTION)["answer"] == both["one"]
+
+
+def test_callbacks_see_the_run(rag: EpicRAG) -> None:
+    class Seen(BaseCallbackHandler):
+        def __init__(self) -> None:
+            self.events: list[str] = []
+
+        def on_chain_start(self, serialized: object, inputs: object, **_: object) -> None:
+            self.events.append("start")
+
+        def on_chain_end(self, outputs: object, **_: object) -> None:
+            self.events.append("end")
+
+        def on_chain_error(self, error: BaseException, **_: object) -> None:
+            self.events.append("error")
+
+    seen = Seen()
+    rag.invoke(QUESTION, {"callbacks": [seen]})
+    list(rag.stream(QUESTION, {"callbacks": [seen]}))
+    with pytest.raises(ConfigError):
+        rag.invoke("", {"callbacks": [seen]})
+    assert seen.events == ["start", "end", "start", "end", "start", "error"]
+
+
+class Fixed(BaseRetriever):
+    """Somebody's own retriever."""
+
+    def _get_relevant_documents(self, query: str, *, run_manager: object) -> list[Document]:
+        return [
+            Document(page_content="The comet Harl returns in 2061.", metadata={"source": "sky.pdf"}, id="7"),
+            Document(page_content="Its tail is blue."),
+        ]
+
+
+def test_any_retriever_will_do_and_its_passages_are_stored(rag: EpicRAG) -> None:
+    own = EpicRAG(engine=rag.engine, retriever=Fixed(), max_tokens=4)
+    first, second = own.invoke("When does Harl return?"), own.invoke("What colour is its tail?")
+    assert [doc.metadata["source"] for doc in first["context"]] == ["sky.pdf", "document 2"]
+    assert [doc.metadata["tier"] for doc in first["context"]] == ["encoded", "encoded"]
+    assert [doc.metadata["tier"] for doc in second["context"]] == ["disk", "disk"]
+    assert first["usage"]["input_token_details"]["cache_creation"] > 0
+
+
+@pytest.mark.parametrize("question", [{"query": "x"}, {"question": 5}, {}])
+def test_input_of_another_shape_is_refused_in_words(rag: EpicRAG, question: object) -> None:
+    with pytest.raises(ConfigError, match="expected a question as a string"):
+        rag.invoke(question)  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""A store that fails never costs the answer."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from corpus import make_engine, write_corpus
+
+from epic_rag.ask import AskOptions, ask
+from epic_rag.decode import DecodeOptions
+from epic_rag.engine import Engine
+from epic_rag.ingest import ingest
+from epic_rag.kvstore.blobstore import BlobStore
+from epic_rag.kvstore.errors import StoreError, StoreWriteError
+from epic_rag.retrievers.errors import RetrieverError
+from epic_rag.schema import Answer
+
+QUESTION = "What is fact 3 of the telescope worth?"
+
+
+def answer(engine: Engine) -> Answer:
+    *_, last = ask(engine, QUESTION, AskOptions(k=3, decode=DecodeOptions(max_tokens=6)))
+    assert isinstance(last, Answer)
+    return last
+
+
+def forget_kv(engine: Engine) -> None:
+    for name in list(engine.store.blobs.names()):
+        engine.store.blobs.delete(name)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    engine = make_engine(tmp_path / "store")
+    ingest(engine, [write_corpus(tmp_path / "docs")])
+    return engine
+
+
+@pytest.mark.parametrize("error", [StoreWriteError("the disk is full"), OSError(28, "No space left on device")])
+def test_a_store_that_cannot_be_written_costs_one_warning(
+    engine: Engine, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answer(engine).answer
+    forget_kv(engine)
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(engine.store.blobs), "put", refuse)
+    got = answer(engine)
+    assert got.answer == expected
+    assert len(got.warnings) == 1
+    assert "could not be written" in got.warnings[0]
+    assert {source.tier for source in got.sources} == {"encoded"}
+
+
+@pytest.mark.parametrize("error", [StoreError("gone"), OSError(5, "Input/output error")])
+def test_a_store_that_cannot_be_read_costs_one_warning(
+    engine: Engine, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answer(engine).answer
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(BlobStore, "get", refuse)
+    got = answer(engine)
+    assert got.answer == expected
+    assert len(got.warnings) == 1
+    assert "could not be read" in got.warnings[0]
+
+
+def _mount(folder: Path, *options: str) -> None:
+    if shutil.which("mount") is None:
+        pytest.skip("there is no mount command")
+    done = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting needs root and the right: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 700 KB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    _mount(folder, "-t", "tmpfs", "-o", "size=700k", "tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_stops_the_ingest_in_words_and_questions_are_answered(small_disk: Path, tmp_path: Path) -> None:
+    engine = make_engine(small_disk / "store")
+    with pytest.raises((StoreWriteError, RetrieverError), match=r"the disk is full|No space|no room"):
+        ingest(engine, [write_corpus(tmp_path / "docs", 40)])
+    got = answer(engine)
+    assert got.sources
+    assert len(got.warnings) <= 1
+    assert engine.store.verify().damaged == []
+    engine.close()
+
+
+def test_a_read_only_store_answers(tmp_path: Path) -> None:
+    first = make_engine(tmp_path / "store")
+    ingest(first, [write_corpus(tmp_path / "docs")])
+    expected = answer(first).answer
+    lost = answer(first).sources[0].key
+    first.store.blobs.delete(lost)
+    first.close()
+    _mount(tmp_path / "store", "--bind", str(tmp_path / "store"))
+    try:
+        _mount(tmp_path / "store", "-o", "remount,ro,bind")
+        engine = make_engine(tmp_path / "store")
+        got = answer(engine)
+        engine.close()
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path / "store")], check=True)
+    assert got.answer == expected
+    assert [source.tier for source in got.sources] == ["encoded", "disk", "disk"]
+    assert len(got.warnings) == 1
