@@ -163,6 +163,25 @@ def summarise(results: list[dict[str, dict[str, float]]]) -> dict[str, dict[str,
     return table
 
 
+def show(table: dict[str, dict[str, float]]) -> None:
+    """Print the table."""
+    widths = {
+        "kl": 7,
+        "kl_standard_error": 6,
+        "kl_first": 7,
+        "agree": 6,
+        "closed": 7,
+        "benefit": 8,
+        "nll": 6,
+        "rows": 6,
+    }
+    heads = {"kl_standard_error": "+-", "kl_first": "first"}
+    print(f"\n{'encoding, selector':>20}", *(f"{heads.get(key, key):>{width}}" for key, width in widths.items()))
+    for name, row in table.items():
+        cells = (f"{row[key]:.3f}" if key in row else "" for key in widths)
+        print(f"{name:>20}", *(f"{cell:>{width}}" for cell, width in zip(cells, widths.values(), strict=True)))
+
+
 def main() -> None:
     """Measure, print a table, keep JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,13 +201,7 @@ def main() -> None:
             results.append(bench.measure(item))
             print(f"\r{number}/{len(items)}", end="", flush=True)
     table = summarise(results)
-    print(
-        f"\n{'encoding, selector':>20} {'kl':>7} {'+-':>6} {'first':>6} {'agree':>6} {'closed':>7} {'benefit':>8} {'nll':>6} {'rows':>6}"
-    )
-    for name, row in table.items():
-        keys = ("kl", "kl_standard_error", "kl_first", "agree", "closed", "benefit", "nll", "rows")
-        shown = [f"{row[key]:.3f}" if key in row else "" for key in keys]
-        print("{:>20} {:>7} {:>6} {:>6} {:>6} {:>7} {:>8} {:>6} {:>6}".format(name, *shown))
+    show(table)
     settings = {"model": model.name, "dtype": options.dtype, "questions": len(items), "seed": options.seed}
     save(options.name, {**record, "settings": settings, "table": table, "items": results})
 

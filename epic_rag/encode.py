@@ -17,7 +17,7 @@ _ROOM_TOKENS = 512
 class Encoder:
     """Encodes chunks one after the other behind the same compile prefix, which is prefilled once.
 
-    The prefix's KV is never stored: it only colours what the chunk's tokens see (ALGORITHMS 2a: warm prefix).
+    The prefix's KV is never stored: it only colours what the chunk's tokens see (docs/architecture.md, "Warm prefix").
     """
 
     def __init__(self, model: LanguageModel, prefix_ids: Sequence[int]) -> None:

@@ -1,4 +1,7 @@
-"""Which compile prefix chunks are encoded behind: `none`, `sinks`, `prompt` or `warm:n` (ALGORITHMS 2a)."""
+"""Which compile prefix chunks are encoded behind: `none`, `sinks`, `prompt` or `warm:n`.
+
+Why a warm prefix makes linked answers better is told in docs/architecture.md, "Warm prefix".
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def read_stats(store_uri: str | None = None) -> StoreReport:
 
 
 def _advice(profiles: list[ProfileReport]) -> list[str]:
-    """A corpus that has outgrown the neutral text should lend its own chunks (ALGORITHMS 2a)."""
+    """A corpus that has outgrown the neutral text should lend its own chunks (docs/architecture.md, "Warm prefix")."""
     outgrown = [
         profile
         for profile in profiles
