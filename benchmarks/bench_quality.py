@@ -34,6 +34,7 @@ from epic_rag.config import cache_folder
 from epic_rag.encode import Encoder
 from epic_rag.encoding import make_profile
 from epic_rag.engine import model_spec
+from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.link import link
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.prompt import Prompt, prompt_frame
@@ -89,6 +90,8 @@ class Bench:
         self.corpus = [tuple(model.tokenizer.encode(text)) for text in corpus]
         self.encoders: dict[str, Encoder] = {}
         self.exact = Encoder(model, ())
+        self._encoded: list[ChunkKV] = []
+        self._encoded_for: tuple[str, tuple[tuple[int, ...], ...]] = ("", ())
 
     def encoder(self, encoding: str) -> Encoder:
         """The encoder behind the encoding's compile prefix, which is chosen from the corpus."""
@@ -96,6 +99,14 @@ class Bench:
             profile = make_profile(self.model, self.frame, encoding, self.corpus)
             self.encoders[encoding] = Encoder(self.model, profile.prefix_ids)
         return self.encoders[encoding]
+
+    def encoded(self, encoding: str, prompt: Prompt) -> list[ChunkKV]:
+        """KV of the prompt's prefix and chunks; kept for the next selector on the same question."""
+        if (encoding, prompt.chunk_ids) != self._encoded_for:
+            encoder = self.encoder(encoding)
+            self._encoded = [self.exact.encode(prompt.prefix_ids), *map(encoder.encode, prompt.chunk_ids)]
+            self._encoded_for = (encoding, prompt.chunk_ids)
+        return self._encoded
 
     def prompt(self, item: Item, paragraphs: Sequence[str]) -> tuple[Prompt, Tensor]:
         """The prompt with the gold answer behind it (its last token left out), and the answer's token ids."""
@@ -113,8 +124,7 @@ class Bench:
         chosen = parse_selector(selector)
         stored = []
         if chosen.needs_stored_kv:
-            encoder = self.encoder(encoding)
-            stored = [self.exact.encode(prompt.prefix_ids), *map(encoder.encode, prompt.chunk_ids)]
+            stored = self.encoded(encoding, prompt)
         linked = link(self.model, prompt, stored, chosen, spare_tokens=0, logits_to_keep=answer.numel())
         return linked.logits.log_softmax(-1), linked.num_recomputed / prompt.num_tokens
 

@@ -10,13 +10,14 @@ from epic_rag.decode import DecodeOptions, decode
 from epic_rag.draft import Draft
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
-from epic_rag.evict import DEFAULT_POLICY, evict, parse_policy
+from epic_rag.evict import DEFAULT_POLICY, FullPolicy, Policy, evict, parse_policy
 from epic_rag.link import link
 from epic_rag.metrics import StageClock
+from epic_rag.model import LanguageModel
 from epic_rag.prompt import build_prompt
 from epic_rag.retrieve import Retrieved, retrieve
 from epic_rag.schema import Answer, Source
-from epic_rag.selectors import DEFAULT_SELECTOR, parse_selector
+from epic_rag.selectors import DEFAULT_SELECTOR, FullSelector, Selector, parse_selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,13 @@ class AskOptions:
             raise ConfigError(f"k, the number of passages, must be at least 1, got {self.k}")
         parse_selector(self.selector)
         parse_policy(self.policy, self.budget_tokens)
+
+
+def choose(model: LanguageModel, options: AskOptions) -> tuple[Selector, Policy]:
+    """Selector and policy of the options; `full` and `full` for a model that cannot be linked."""
+    if not model.can_link:
+        return FullSelector(), FullPolicy()
+    return parse_selector(options.selector), parse_policy(options.policy, options.budget_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +90,8 @@ def ask(
         ConfigError: the question is empty.
     """
     options = options or AskOptions()
-    selector, policy = parse_selector(options.selector), parse_policy(options.policy, options.budget_tokens)
-    clock, draft = StageClock(), Draft(engine, question, options)
+    selector, policy = choose(engine.model, options)
+    clock, draft = StageClock(), Draft(engine, question, selector, policy)
 
     with clock.stage("retrieve"):
         found = draft.distinct(retrieve(engine, question, options.k) if passages is None else passages)
@@ -91,7 +99,7 @@ def ask(
         prompt = draft.place(found, build_prompt(engine.frame, draft.question_ids, [p.token_ids for p in found], room))
 
     with clock.stage("load"):
-        stored = draft.load(selector)
+        stored = draft.load()
     yield Context(draft.sources)
 
     with clock.stage("link"):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from epic_rag.decode import DecodedPiece
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
+from epic_rag.evict import Policy
 from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.load import ENCODED, load
 from epic_rag.metrics import StageClock
@@ -16,23 +16,21 @@ from epic_rag.retrieve import Retrieved
 from epic_rag.schema import Answer, Dropped, Source, Timings, TokenCounts
 from epic_rag.selectors import Selector
 
-if TYPE_CHECKING:
-    from epic_rag.ask import AskOptions
-
 
 class Draft:
     """Collects what the stages report and writes the `Answer` at the end."""
 
-    def __init__(self, engine: Engine, question: str, options: AskOptions) -> None:
+    def __init__(self, engine: Engine, question: str, selector: Selector, policy: Policy) -> None:
         if not question.strip():
             raise ConfigError("the question is empty: ask something in words")
         self.question_ids = engine.model.tokenizer.encode(question.strip())
         self.sources: tuple[Source, ...] = ()
         self._engine = engine
         self._question = question
-        self._options = options
+        self._selector = selector
+        self._policy = policy
         self._dropped: list[Dropped] = []
-        self._warnings: list[str] = []
+        self._warnings: list[str] = [] if engine.model.can_link else [f"full prefill: {engine.model.reason}"]
         self._text: list[str] = []
         self._num_loaded = self._num_encoded = self._num_recomputed = self._num_kept = self._num_answer = 0
         self._ttft_seconds = 0.0
@@ -59,11 +57,11 @@ class Draft:
             self._drop(passage, "does not fit the context window")
         return self._prompt
 
-    def load(self, selector: Selector) -> list[ChunkKV]:
+    def load(self) -> list[ChunkKV]:
         """Stage load: the KV of prefix and chunks, and the sources with their tiers."""
         loader = self._engine.loader
         keys = [loader.key(passage.token_ids) for passage in self._placed]
-        if not selector.needs_stored_kv:
+        if not self._selector.needs_stored_kv:
             self._cite(keys, [ENCODED] * len(keys))
             return []
         loaded = load(self._prompt, self._engine.prefix_loader, loader)
@@ -106,8 +104,8 @@ class Draft:
                 kept=self._num_kept,
                 answer=self._num_answer,
             ),
-            selector=self._options.selector,
-            policy=self._options.policy,
+            selector=self._selector.name,
+            policy=self._policy.name,
             model=self._engine.model.name,
             dropped=tuple(self._dropped),
             warnings=tuple(self._warnings),

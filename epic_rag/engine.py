@@ -136,6 +136,7 @@ def open_engine(
     dtype: str = "auto",
     device: str = "auto",
     must_exist: bool = False,
+    allow_fallback: bool = False,
 ) -> Engine:
     """Open a store and load a model.
 
@@ -145,6 +146,7 @@ def open_engine(
         dtype: see `load_model`.
         device: see `load_model`.
         must_exist: refuse a store on disk that is not there yet.
+        allow_fallback: answer with full prefills when the model cannot be linked.
 
     Raises:
         StoreError: the store cannot be opened.
@@ -154,7 +156,9 @@ def open_engine(
     uri = store_uri or config.configured_store()
     if must_exist:
         require_store(uri)
-    loaded = load_model(model_spec(model), cache_folder=config.cache_folder(), dtype=dtype, device=device)
+    loaded = load_model(
+        model_spec(model), cache_folder=config.cache_folder(), dtype=dtype, device=device, allow_fallback=allow_fallback
+    )
     store = open_store(uri)
     return Engine(loaded, store, PassageIndex(index_folder(uri)), salt=config.tenant_salt())
 

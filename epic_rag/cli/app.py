@@ -39,12 +39,20 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
-def _open(store: str | None, model: str | None, dtype: str, device: str, *, must_exist: bool) -> Engine:
+def _open(
+    store: str | None,
+    model: str | None,
+    dtype: str,
+    device: str,
+    *,
+    must_exist: bool = False,
+    allow_fallback: bool = False,
+) -> Engine:
     from epic_rag.engine import open_engine
     from epic_rag.model.load import silence_progress
 
     silence_progress()
-    return open_engine(store, model, dtype=dtype, device=device, must_exist=must_exist)
+    return open_engine(store, model, dtype=dtype, device=device, must_exist=must_exist, allow_fallback=allow_fallback)
 
 
 def _version(wanted: bool) -> None:
@@ -86,7 +94,7 @@ def ingest_command(
     from epic_rag.ingest import IngestOptions, ingest
 
     options = IngestOptions(chunk_tokens=chunk_tokens, encoding=encoding, prune=prune)
-    engine = _open(store, model, dtype, device, must_exist=False)
+    engine = _open(store, model, dtype, device)
     try:
         with ingest_progress(quiet=as_json) as progress:
             report = ingest(engine, paths, options, progress)
@@ -114,6 +122,9 @@ def ask_command(
     top_p: Annotated[float, typer.Option(help="Nucleus for sampling.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="The answer ends before this text; may be repeated.")] = None,
+    allow_fallback: Annotated[
+        bool, typer.Option("--allow-fallback", help="Answer with full prefills when the model cannot be linked.")
+    ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
     as_json: Json = False,
@@ -125,7 +136,7 @@ def ask_command(
 
     how = DecodeOptions(max_tokens, temperature, top_p, seed, tuple(stop or ()))
     options = AskOptions(k=k, selector=selector, policy=policy, budget_tokens=budget, decode=how)
-    engine = _open(store, model, dtype, device, must_exist=True)
+    engine = _open(store, model, dtype, device, must_exist=True, allow_fallback=allow_fallback)
     try:
         show_answer(ask(engine, question, options), as_json=as_json)
     finally:

