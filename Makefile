@@ -40,7 +40,7 @@ types: $(VENV)/.stamp-dev ## check types
 	$(PY) -m mypy hatch_build.py
 
 bench: $(VENV)/.stamp-dev ## run the benchmarks in order (BENCH_ARGS=...)
-	@set -e; for file in benchmarks/[a-z]*.py; do \
+	@set -e; for file in benchmarks/bench_*.py; do \
 	  test -f "$$file" || { echo "benchmarks/ holds no benchmark" >&2; exit 1; }; \
 	  name=$$(basename "$$file" .py); \
 	  echo "== $$name"; \

@@ -10,7 +10,7 @@ from epic_rag.model import LanguageModel
 from epic_rag.model.fingerprint import weights_digest
 
 VOCABULARY = 300
-_SIZE = {
+SIZE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -62,12 +62,12 @@ SUPPORTED = {
     "helium": ("helium", {}),
     "ernie4_5": ("ernie4_5", {}),
 }
-"""Case name -> (architecture, settings besides `_SIZE`)."""
+"""Case name -> (architecture, settings besides `SIZE`)."""
 
 
 def make_hf(architecture: str, dtype: torch.dtype = torch.float32, **settings: object) -> torch.nn.Module:
     """A random model of transformers; the same seed, the same weights."""
-    config = AutoConfig.for_model(architecture, **{**_SIZE, **settings})
+    config = AutoConfig.for_model(architecture, **{**SIZE, **settings})
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     with torch.no_grad():

@@ -109,8 +109,9 @@ def _converted(file: Path, cache_folder: Path) -> Path:
     target = cache_folder / "models" / f"{file.stem}-{digest[:16]}"
     if (target / "config.json").is_file():
         return target
-    if importlib.util.find_spec("gguf") is None:
-        raise ModelError("reading a GGUF file needs the package gguf: pip install 'epic-rag[demo]'")
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(f"reading a GGUF file needs {' and '.join(missing)}: pip install 'epic-rag[demo]'")
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
     try:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from tiny_models import make_hf, make_tokenizer
 
-from epic_rag.errors import ConfigError, ModelNotFoundError
+from epic_rag.errors import ConfigError, ModelError, ModelNotFoundError
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.model.fingerprint import config_digest, weights_digest
 
@@ -64,7 +66,7 @@ def test_config_digest_ignores_names_and_versions() -> None:
 
 @pytest.mark.parametrize("spec", ["no-such-owner/no-such-model", "./no-such-folder"])
 def test_unknown_model_is_an_error_in_words(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelNotFoundError, match=r"cannot load model '.*no-such.*Hugging Face id, a folder"):
         load_model(spec, cache_folder=tmp_path)
 
@@ -95,3 +97,15 @@ def test_the_packaged_gguf_model_is_converted_once(smollm: LanguageModel, model_
     again = load_model("demo", cache_folder=model_cache)
     assert again.fingerprint == smollm.fingerprint
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("missing", ["gguf", "accelerate"])
+def test_a_gguf_file_without_its_reader_names_the_extra(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == missing else find(name, *a))
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=rf"needs {missing}: pip install 'epic-rag\[demo\]'"):
+        load_model(str(file), cache_folder=tmp_path / "cache")
