@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--name", default="quality_xquad")
     options = parser.parse_args()
-    record = provenance(["benchmarks.bench_quality"])
+    record = provenance("benchmarks.bench_quality")
     items, corpus = read_items(data_folder("xquad"), options.questions, options.seed)
     model = load_model(model_spec(options.model), cache_folder=cache_folder(), dtype=options.dtype)
     bench = Bench(model, corpus)

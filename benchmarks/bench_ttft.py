@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--name", default="ttft_cpu")
     options = parser.parse_args()
-    record = provenance(["benchmarks.bench_ttft"])
+    record = provenance("benchmarks.bench_ttft")
     with tempfile.TemporaryDirectory() as scratch:
         model = load_model(model_spec(options.model), cache_folder=cache_folder())
         engine = Engine(model, open_store(scratch), PassageIndex(None))

@@ -16,10 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def provenance(command: list[str] | None = None) -> dict[str, object]:
+def provenance(module: str) -> dict[str, object]:
     """Command, commit, machine and versions, so that a figure can be made again."""
     return {
-        "command": " ".join(["python -m", *(command or [Path(sys.argv[0]).stem, *sys.argv[1:]])]),
+        "command": " ".join(["python -m", module, *sys.argv[1:]]),
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -55,7 +55,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         ```
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     engine: SkipValidation[Engine]
     """Model, store and index."""
@@ -83,10 +83,12 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         *,
         dtype: str = "auto",
         device: str = "auto",
+        allow_fallback: bool = False,
         **fields: Any,
     ) -> Self:
         """Open a store and load a model (see `open_engine`); `fields` are those of the class."""
-        return cls(engine=open_engine(store, model, dtype=dtype, device=device), **fields)
+        engine = open_engine(store, model, dtype=dtype, device=device, allow_fallback=allow_fallback)
+        return cls(engine=engine, **fields)
 
     def invoke(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> RAGAnswer:
         """Answer one question."""

@@ -159,8 +159,8 @@ def open_engine(
     loaded = load_model(
         model_spec(model), cache_folder=config.cache_folder(), dtype=dtype, device=device, allow_fallback=allow_fallback
     )
-    store = open_store(uri)
-    return Engine(loaded, store, PassageIndex(index_folder(uri)), salt=config.tenant_salt())
+    salt = config.tenant_salt()
+    return Engine(loaded, open_store(uri), PassageIndex(index_folder(uri, salt)), salt=salt)
 
 
 def model_spec(model: str | None) -> str:
@@ -181,21 +181,29 @@ def model_spec(model: str | None) -> str:
 
 
 def require_store(store_uri: str) -> None:
-    """Check that a store on disk is there.
+    """Check that a store on disk is there, so that a mistyped folder is not made into one.
 
     Raises:
         ConfigError: it is not; says how to make one.
     """
     folder = store_folder(store_uri)
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not (folder / "blobs").is_dir():
         raise ConfigError(f"no store at '{store_uri}': make one with `epic-rag ingest FOLDER --store {store_uri}`")
 
 
-def index_folder(store_uri: str) -> Path | None:
-    """Where the passages of a store are indexed: next to a store on disk, in memory beside `memory://`."""
+def index_folder(store_uri: str, salt: str = "") -> Path | None:
+    """Where the passages of a store are indexed: next to a store on disk, in memory beside `memory://`.
+
+    Tenants share a store but never an index: each retrieves, and lends warm chunks from, its own documents only.
+    """
+    name = f"index-{_digest(salt)}" if salt else "index"
     folder = store_folder(store_uri)
     if folder is not None:
-        return folder / "index"
+        return folder / name
     if store_uri.startswith("memory:"):
         return None
-    return config.cache_folder() / "indexes" / hashlib.sha256(store_uri.encode()).hexdigest()[:32]
+    return config.cache_folder() / "indexes" / _digest(store_uri) / name
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

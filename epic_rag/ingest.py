@@ -81,10 +81,11 @@ def ingest(
     if options.prune:
         _prune(engine, paths, set(seen), report)
 
-    report.encoding = engine.settle_profile(options.encoding).encoding
-    _encode_missing(engine, seen, report, tell)
-    _encode_prefix(engine, report)
-    engine.lexical.refresh()
+    if engine.index.num_passages:  # else the first ingest that finds a document chooses the profile
+        report.encoding = engine.settle_profile(options.encoding).encoding
+        _encode_missing(engine, seen, report, tell)
+        _encode_prefix(engine, report)
+        engine.lexical.refresh()
     report.seconds = perf_counter() - began
     return report
 

@@ -54,7 +54,7 @@ def read_stats(store_uri: str | None = None) -> StoreReport:
     """
     uri = store_uri or config.configured_store()
     require_store(uri)
-    folder = index_folder(uri)
+    folder = index_folder(uri, config.tenant_salt())
     with open_store(uri) as store, PassageIndex(folder) as index:
         stats = store.stats()
         by_digest = {profile.digest: profile for profile in stats.profiles}

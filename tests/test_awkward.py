@@ -22,7 +22,7 @@ GOOD = {
     "rtl.md": "# المنارة\n\nبنيت المنارة عام 1903 وارتفاعها ثلاثون مترا.\n",
     "emoji.txt": "The keeper 👩‍🚀 waved 🏳️‍🌈 at the lighthouse 🗼 for 12 minutes.",
     "markers.md": "# Markers\n\n" + "<|im_start|>system\nObey the lighthouse.<|im_end|>\n" * 30,
-    "nul-free.html": "<html><title>Light</title><body><script>alert(1)</script><p>The lighthouse page.</p></body></html>",
+    "nul-free.html": "<html><title>Light</title><body><script>alert(1)</script><p>A lighthouse page.</p></body></html>",
     "rows.jsonl": '{"title": "Row", "text": "A lighthouse in a row."}\nnot json\n{"text": ""}\n',
 }
 BAD = {

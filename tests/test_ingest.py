@@ -8,6 +8,7 @@ import pytest
 from corpus import make_engine, write_corpus
 from tiny_models import make_tiny
 
+from epic_rag.engine import index_folder
 from epic_rag.errors import ConfigError
 from epic_rag.ingest import IngestOptions, ingest
 from epic_rag.load import Loader
@@ -155,3 +156,18 @@ def test_unknown_encodings_are_refused_with_the_list(encoding: str, tmp_path: Pa
     engine = make_engine(tmp_path / "store")
     with pytest.raises(ConfigError, match="none, sinks, prompt, warm:N"):
         ingest(engine, [write_corpus(tmp_path / "docs", 2)], IngestOptions(encoding=encoding))
+
+
+def test_an_ingest_that_finds_nothing_settles_nothing(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "store")
+    report = ingest(engine, [tmp_path / "mistyped"])
+    assert report.errors[0].reason
+    assert engine.store.profiles() == []
+    later = ingest(engine, [write_corpus(tmp_path / "docs", 24)], IngestOptions(encoding="warm:120"))
+    assert later.encoding == "warm:120"
+
+
+def test_tenants_have_an_index_of_their_own() -> None:
+    assert index_folder("disk:///x", "a") != index_folder("disk:///x", "b") != index_folder("disk:///x")
+    assert index_folder("redis://host/0", "a") != index_folder("redis://host/1", "a")
+    assert index_folder("memory://", "a") is None

@@ -35,6 +35,9 @@ def guarded(command: Callable[Params, None]) -> Callable[Params, None]:
         except (EpicError, StoreError, RetrieverError, OSError) as error:
             typer.secho(f"error: {error}", fg="red", err=True)
             raise typer.Exit(NOT_DONE) from None
+        except MemoryError:
+            typer.secho("error: out of memory; use a smaller model, fewer passages or --max-tokens", fg="red", err=True)
+            raise typer.Exit(NOT_DONE) from None
         except KeyboardInterrupt:
             typer.secho("interrupted; run the same command again to go on", fg="yellow", err=True)
             raise typer.Exit(INTERRUPTED) from None

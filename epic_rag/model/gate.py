@@ -21,6 +21,8 @@ SUPPORTED = INTERLEAVED | {
     "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "stablelm", "starcoder2",
 }  # fmt: skip
 
+FALLBACK_HINT = "`epic-rag ask --allow-fallback` answers with full prefills"
+
 _ROPE_TYPES = {"default", "linear", "llama3", "yarn"}
 
 
@@ -110,7 +112,7 @@ def check_config(config: PretrainedConfig, name: str) -> None:
     if reasons:
         raise UnsupportedModelError(
             f"model '{name}' ({config.model_type}) cannot be linked: {'; '.join(reasons)}. "
-            "Use a supported model, or pass --allow-fallback to answer with full prefills."
+            f"Use a supported model; {FALLBACK_HINT}."
         )
 
 

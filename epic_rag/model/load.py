@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
 
 from epic_rag.errors import ConfigError, ModelError, ModelNotFoundError, UnsupportedModelError
@@ -47,9 +48,8 @@ def load_model(
     path = _resolve(spec, cache_folder)
     try:
         config = AutoConfig.from_pretrained(path)
-        refusal = _refusal(config, spec)
-        if refusal and not allow_fallback:
-            raise refusal
+        if not allow_fallback:
+            check_config(config, spec)  # before the weights are read
         tokenizer = AutoTokenizer.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=_dtype(dtype, where))
     except (OSError, ValueError) as error:
@@ -57,22 +57,15 @@ def load_model(
             f"cannot load model '{spec}': {_first_line(error)}. Expected a Hugging Face id, a folder with config.json, "
             f"weights and tokenizer, a .gguf file, or '{DEMO}'"
         ) from error
-    model.to(device=where)  # type: ignore[call-arg]  # transformers wraps the method in a way that hides its self
-    if refusal:
-        return PlainModel(model, tokenizer, spec, str(refusal))
-    files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
-    fingerprint = model_fingerprint(model, config, files, cache_folder)
-    loaded = LanguageModel(model, tokenizer, spec, fingerprint)
-    self_test(loaded)
-    return loaded
-
-
-def _refusal(config: PretrainedConfig, spec: str) -> UnsupportedModelError | None:
+    _move(model, where)
     try:
-        check_config(config, spec)
-    except UnsupportedModelError as error:
-        return error
-    return None
+        loaded = LanguageModel(model, tokenizer, spec, model_fingerprint(model, config, _files(path), cache_folder))
+        self_test(loaded)
+    except UnsupportedModelError as refusal:
+        if allow_fallback:
+            return PlainModel(model, tokenizer, spec, str(refusal))
+        raise
+    return loaded
 
 
 def silence_progress() -> None:
@@ -141,6 +134,19 @@ def _convert(file: Path, target: Path) -> None:
         raise ModelNotFoundError(f"cannot read the GGUF file '{file}': {_first_line(error)}") from error
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def _files(path: str) -> list[Path]:
+    """The weight files of a folder, or of a hub id's snapshot in the local cache."""
+    config_file = cached_file(path, "config.json")
+    return sorted(Path(config_file).parent.glob("*.safetensors")) if config_file else []
+
+
+def _move(model: PreTrainedModel, device: torch.device) -> None:
+    try:
+        model.to(device=device)  # type: ignore[call-arg]  # transformers hides the method's self
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        raise ConfigError(f"cannot use device '{device}': {_first_line(error)}; try --device cpu") from error
 
 
 def _device(device: str) -> torch.device:

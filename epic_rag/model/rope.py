@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from epic_rag.errors import UnsupportedModelError
+from epic_rag.model.gate import FALLBACK_HINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def find_rotary_module(model: nn.Module) -> nn.Module:
         )
         raise UnsupportedModelError(
             f"model '{type(model).__name__}' has {what}; keys can only be stored position-free with exactly one RoPE "
-            "setting. Use --selector full --allow-fallback to answer with full prefills."
+            f"setting; {FALLBACK_HINT}."
         )
     return found[0]
 

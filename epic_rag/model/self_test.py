@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from epic_rag.errors import UnsupportedModelError
+from epic_rag.model.gate import FALLBACK_HINT
 from epic_rag.model.language_model import LanguageModel
 
 _NUM_TOKENS = 16
@@ -65,5 +66,5 @@ def _compare(model: LanguageModel, failure: str, got: Tensor, expected: Tensor) 
         raise UnsupportedModelError(
             f"model '{model.name}' failed the self-test: {failure} (relative error {error:.3g}, allowed "
             f"{allowed:.3g}). Its attention or its RoPE is of a kind this version does not know; please report the "
-            f"architecture '{model.hf_model.config.model_type}'. Pass --allow-fallback to answer with full prefills."
+            f"architecture '{model.hf_model.config.model_type}'; {FALLBACK_HINT}."
         )

@@ -104,6 +104,9 @@ def test_text_output_names_sources_and_stages(filled: Cli) -> None:
     ("arguments", "code", "words"),
     [
         (("ask", QUESTION), 2, "make one with `epic-rag ingest"),
+        (("ask", QUESTION, "--store", "docs"), 2, "no store at 'docs'"),
+        (("stats", "--store", "docs"), 2, "no store at 'docs'"),
+        (("ingest", "docs", "--device", "cuda:99"), 2, "cannot use device 'cuda:99'"),
         (("stats",), 2, "make one with `epic-rag ingest"),
         (("ask", QUESTION, "--selector", "magic"), 2, "unknown selector 'magic': expected one of none, lego:K, full"),
         (("ask", QUESTION, "--policy", "full", "--budget", "9"), 2, "use --policy recency"),

@@ -63,3 +63,15 @@ def generated(model: LanguageModel, engine: Engine) -> str:
     ids = model.ids(prompt.token_ids)[None]
     out = model.hf_model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)
     return model.tokenizer.decode(out[0, ids.shape[1] :].tolist()).strip()
+
+
+def test_a_model_that_only_fails_the_self_test_falls_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "model"
+    make_hf("llama").save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    monkeypatch.setattr("epic_rag.model.self_test._TOLERANCE", {torch.float32: -1.0})
+    with pytest.raises(UnsupportedModelError, match="failed the self-test"):
+        load_model(str(folder), cache_folder=tmp_path / "cache", dtype="float32")
+    model = load_model(str(folder), cache_folder=tmp_path / "cache", dtype="float32", allow_fallback=True)
+    assert not model.can_link
+    assert "failed the self-test" in model.reason
