@@ -68,7 +68,8 @@ class Draft:
         self._warnings += loaded.warnings
         self._num_loaded = sum(chunk.kv.num_tokens for chunk in loaded.chunks if chunk.tier != ENCODED)
         self._num_encoded = sum(chunk.kv.num_tokens for chunk in loaded.chunks) - self._num_loaded
-        self._cite(keys, [chunk.tier for chunk in loaded.chunks[len(loaded.chunks) - len(keys) :]])
+        tiers = [chunk.tier for chunk in loaded.chunks[len(loaded.chunks) - len(keys) :]]
+        self._cite(keys, tiers[::-1])  # the prompt has the best passage last, the sources have it first
         return [chunk.kv for chunk in loaded.chunks]
 
     def linked(self, num_recomputed: int, num_kept: int) -> None:

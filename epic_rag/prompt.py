@@ -105,7 +105,10 @@ def _rendered(tokenizer: TextTokenizer, instruction: str) -> str | None:
 def build_prompt(
     frame: PromptFrame, question_ids: Sequence[int], chunk_ids: Sequence[tuple[int, ...]], room_tokens: int
 ) -> tuple[Prompt, int]:
-    """Put the passages between prefix and suffix; whole lowest-ranked ones are dropped when they do not fit.
+    """Put the passages between prefix and suffix, the best one last, next to the question.
+
+    Small models read best what stands near the question (benchmarks/results/answers.json). Whole lowest-ranked passages
+    are dropped when they do not fit.
 
     Args:
         frame: what stands around them.
@@ -114,7 +117,7 @@ def build_prompt(
         room_tokens: largest N: the context window less the answer.
 
     Returns:
-        The prompt and how many of the passages are in it.
+        The prompt, and how many of the passages are in it, best first.
 
     Raises:
         QuestionTooLongError: when there is no room even without passages.
@@ -132,4 +135,4 @@ def build_prompt(
             break
         room -= len(chunk)
         fitting += 1
-    return Prompt(frame.prefix_ids, tuple(chunk_ids[:fitting]), suffix), fitting
+    return Prompt(frame.prefix_ids, tuple(chunk_ids[:fitting][::-1]), suffix), fitting

@@ -61,6 +61,7 @@ def test_token_ids_are_concatenated_and_offsets_say_where() -> None:
     frame = prompt_frame(TextTokenizer(make_tokenizer()))
     prompt, fitting = build_prompt(frame, [1, 2], chunks(5, 7), 10_000)
     assert fitting == 2
+    assert [len(chunk) for chunk in prompt.chunk_ids] == [7, 5], "the best passage stands next to the question"
     ids = prompt.token_ids
     assert len(ids) == prompt.num_tokens
     for offset, chunk in zip(prompt.offsets, prompt.chunk_ids, strict=True):
