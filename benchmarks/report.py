@@ -52,9 +52,9 @@ def quality_table(result: dict[str, Any]) -> str:
         shares = (f"{row['closed']:.0%}", f"{row['agree']:.0%}")
         lines.append(f"| {name} | {' | '.join((*cells, *shares))} |")
     where = (
-        f"SmolLM2-135M, {result['settings']['dtype']}, {result['settings']['questions']} questions of XQuAD, 8 paragraphs "
-        "each; KL to a full prefill over the gold answer's tokens, with its standard error; `gap closed` is "
-        "1 - KL / KL(isolated, none) ([quality_xquad.json](benchmarks/results/quality_xquad.json))."
+        f"SmolLM2-135M, {result['settings']['dtype']}, {result['settings']['questions']} questions of XQuAD, "
+        "8 paragraphs each; KL to a full prefill over the gold answer's tokens, with its standard error; `gap "
+        "closed` is 1 - KL / KL(isolated, none) ([quality_xquad.json](benchmarks/results/quality_xquad.json))."
     )
     return "\n".join([*lines, "", where])
 
