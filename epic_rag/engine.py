@@ -119,7 +119,8 @@ class Engine:
     def _provisional_profile(self) -> EncodingProfile:
         """What stands in until an ingest with this model settles the profile: chosen alike, not recorded."""
         if self._provisional is None or self._provisional[0] != self.index.revision:
-            self._provisional = self.index.revision, self._make_profile(DEFAULT_ENCODING)
+            encoding = DEFAULT_ENCODING if self.model.can_link else "none"  # `none` spares a walk through the corpus
+            self._provisional = self.index.revision, self._make_profile(encoding)
         return self._provisional[1]
 
     def _make_profile(self, encoding: str) -> EncodingProfile:
