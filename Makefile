@@ -9,6 +9,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 # A fixed number: sums come out in the same order on every machine, and the tests' tensors are small.
 OMP_NUM_THREADS ?= 2
+# See share_cores in epic_rag/config.py.
+export GOMP_SPINCOUNT ?= 2000
 
 PY = $(VENV)/bin/python
 PIP = $(PY) -m pip --disable-pip-version-check -qq

@@ -10,6 +10,15 @@ DEFAULT_K = 8
 DEFAULT_MAX_TOKENS = 128
 
 
+def share_cores() -> None:
+    """Let torch's threads sleep soon while they wait; to be called before torch is imported, by a program's entry.
+
+    By default GNU OpenMP spins, and where another program uses a core as well, every parallel loop waits for a thread
+    that is not running: on two cores shared with one busy program, encoding a chunk took 18 s instead of 1.2 s.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+
 def cache_folder() -> Path:
     """Where converted models and weight digests are kept: `EPIC_RAG_CACHE`, else the user's cache folder."""
     named = os.environ.get("EPIC_RAG_CACHE")

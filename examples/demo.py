@@ -12,7 +12,9 @@ import logging
 import os
 from pathlib import Path
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+from epic_rag.config import share_cores
+
+share_cores()  # before torch is imported
 
 from rich.console import Console
 
@@ -26,8 +28,8 @@ from epic_rag.schema import Answer
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTIONS = (
-    "What is the focal length of the Merrin 140 telescope?",
-    "What is the rake of the stage at the Corn Exchange Theatre in Hexley?",
+    "What is the starter of the Mill Lane loaf called?",
+    "What had the pendulum suspension spring of the Wendrake clock been replaced with?",
 )
 CONSOLE = Console(highlight=False)
 
@@ -53,7 +55,7 @@ def show_question(engine: Engine, question: str) -> None:
     CONSOLE.print("\n")
     show_sources(CONSOLE, linked.sources)
     full = answer(engine, question, "full", show=False)
-    CONSOLE.print()
+    CONSOLE.print(f"\n[bold]answer of a full prefill:[/bold] {full.answer}\n", soft_wrap=True)
     CONSOLE.print(stage_table([("linked", linked), ("full prefill", full)]))
     ratio = full.timings.ttft_seconds / linked.timings.ttft_seconds
     CONSOLE.print(

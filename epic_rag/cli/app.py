@@ -9,6 +9,7 @@ import typer
 
 from epic_rag import __version__
 from epic_rag.cli.guard import PARTLY, guarded
+from epic_rag.config import share_cores
 
 if TYPE_CHECKING:
     from epic_rag.engine import Engine
@@ -155,4 +156,5 @@ def stats_command(store: Store = None, as_json: Json = False) -> None:
 
 def main() -> None:
     """Entry point of the command `epic-rag`."""
+    share_cores()
     app()
