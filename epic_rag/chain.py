@@ -41,6 +41,8 @@ class RAGAnswer(TypedDict, total=False):
     answer: str
     timings: dict[str, float]
     usage: UsageMetadata
+    warnings: list[str]
+    dropped: list[dict[str, str | int]]
 
 
 class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
@@ -185,8 +187,9 @@ def _document(source: Source) -> Document:
 
 
 def _last_part(answer: Answer) -> RAGAnswer:
-    timings = answer.to_dict()["timings"]
-    return AddableDict(timings=timings, usage=_usage(answer.tokens))  # type: ignore[return-value]
+    plain = answer.to_dict()
+    told = {name: list(plain[name]) for name in ("warnings", "dropped")}  # type: ignore[call-overload]
+    return AddableDict(timings=plain["timings"], usage=_usage(answer.tokens), **told)  # type: ignore[return-value]
 
 
 def _usage(tokens: TokenCounts) -> UsageMetadata:

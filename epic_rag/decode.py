@@ -40,10 +40,12 @@ class DecodeOptions:
         """
         if self.max_tokens < 1:
             raise ConfigError(f"max tokens must be at least 1, got {self.max_tokens}")
-        if not self.temperature >= 0:
-            raise ConfigError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
+        if self.temperature != 0 and not 1e-3 <= self.temperature <= 1e3:
+            raise ConfigError(f"temperature must be 0 (greedy) or between 0.001 and 1000, got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top-p must be above 0 and at most 1, got {self.top_p}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be between 0 and 2**63 - 1, got {self.seed}")
         if any(not text for text in self.stop):
             raise ConfigError("a stop string must not be empty")
 

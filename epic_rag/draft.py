@@ -10,6 +10,7 @@ from epic_rag.errors import ConfigError
 from epic_rag.evict import Policy
 from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.load import ENCODED, load
+from epic_rag.loading.document import clean_text
 from epic_rag.metrics import StageClock
 from epic_rag.prompt import Prompt
 from epic_rag.retrieve import Retrieved
@@ -23,7 +24,7 @@ class Draft:
     def __init__(self, engine: Engine, question: str, selector: Selector, policy: Policy) -> None:
         if not question.strip():
             raise ConfigError("the question is empty: ask something in words")
-        self.question_ids = engine.model.tokenizer.encode(question.strip())
+        self.question_ids = engine.model.tokenizer.encode(clean_text(question.strip()))
         self.sources: tuple[Source, ...] = ()
         self._engine = engine
         self._question = question
@@ -55,6 +56,8 @@ class Draft:
         self._placed = found[:fitting]
         for passage in found[fitting:]:
             self._drop(passage, "does not fit the context window")
+        if found and not fitting:
+            self._warnings.append("no passage fits the context window; the answer rests on no document")
         return self._prompt
 
     def load(self) -> list[ChunkKV]:

@@ -127,13 +127,24 @@ def _index(engine: Engine, document: LoadedDocument, options: IngestOptions, rep
 
 
 def _prune(engine: Engine, paths: Sequence[Path], seen: set[str], report: IngestReport) -> None:
-    """Remove indexed documents whose file stood under one of the folders and is gone."""
-    folders = [path.resolve() for path in paths if path.is_dir()]
+    """Remove indexed documents under one of the paths that are gone: the file, a record of it, or all its text."""
+    roots = [path.resolve() for path in paths]
+    emptied = {error.source for error in report.errors if error.reason == "empty"}
+    read_files = {_file(source) for source in seen}
     for source in list(engine.index.sources()):
-        file = Path(source.partition("#")[0]).resolve()
-        if source not in seen and any(file.is_relative_to(folder) for folder in folders) and not file.exists():
+        file = _file(source)
+        if source in seen or not any(file.resolve().is_relative_to(root) for root in roots):
+            continue
+        record_is_gone = str(file) != source and file in read_files
+        if not file.exists() or record_is_gone or source in emptied:
             engine.index.delete_document(source)
             report.deleted += 1
+
+
+def _file(source: str) -> Path:
+    """The file of a source; a record is named `file#record`, but `#` may stand in a file's own name too."""
+    whole = Path(source)
+    return whole if whole.exists() or "#" not in source else Path(source.rpartition("#")[0])
 
 
 def _encode_missing(engine: Engine, sources: Sequence[str], report: IngestReport, tell: Progress) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from langchain_core.documents import Document
 
 from epic_rag.engine import Engine
+from epic_rag.loading.document import clean_text
 from epic_rag.model.tokens import TextTokenizer
 
 
@@ -54,17 +56,22 @@ def from_documents(documents: Iterable[Document], tokenizer: TextTokenizer) -> l
     """Passages of any LangChain retriever; each becomes one chunk, set off from the next by an empty line."""
     found = []
     for rank, document in enumerate(documents):
-        text = document.page_content if document.page_content.endswith("\n") else f"{document.page_content}\n\n"
-        metadata = document.metadata
+        content, metadata = clean_text(document.page_content), document.metadata
+        text = content if content.endswith("\n") else f"{content}\n\n"
         found.append(
             Retrieved(
                 text=text,
                 token_ids=tuple(tokenizer.encode(text)),
-                source=str(metadata.get("source", document.id or f"document {rank + 1}")),
-                position=int(metadata.get("position", 0)),
-                score=float(metadata.get("score", 0.0)),
-                title=str(metadata.get("title", "")),
-                line=int(metadata.get("line", 0)),
+                source=str(metadata.get("source") or document.id or f"document {rank + 1}"),
+                position=int(_number(metadata.get("position"))),
+                score=_number(metadata.get("score")),
+                title=str(metadata.get("title") or ""),
+                line=int(_number(metadata.get("line"))),
             )
         )
     return found
+
+
+def _number(value: object) -> float:
+    """A number of somebody else's metadata; 0 for whatever is none."""
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0

@@ -213,7 +213,9 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _is_denied(error: sqlite3.Error) -> bool:
-    return _code(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+    """Whether writing failed; a full disk shows as an I/O error, since the WAL's side files cannot be made."""
+    denied = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+    return _code(error) in (*denied, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 def _read_only_message(path: Path | None) -> str:

@@ -189,3 +189,11 @@ def test_prompt_encoding_makes_the_first_passage_exact(tmp_path: Path) -> None:
 def test_options_that_cannot_be_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         AskOptions(**options)  # type: ignore[arg-type]
+
+
+def test_an_answer_without_any_passage_says_so(engine: Engine) -> None:
+    bare = len(engine.frame.prefix_ids) + len(engine.frame.suffix(engine.model.tokenizer.encode(QUESTION)))
+    engine.model.window = bare + 6 + 10
+    got = answer(engine)
+    assert got.sources == ()
+    assert got.warnings == ("no passage fits the context window; the answer rests on no document",)

@@ -41,7 +41,7 @@ def test_a_stream_yields_context_first_and_adds_up(rag: EpicRAG) -> None:
     parts = list(rag.stream(QUESTION))
     assert set(parts[0]) == {"question", "context", "answer"}
     assert all(set(part) == {"answer"} for part in parts[1:-1])
-    assert set(parts[-1]) == {"timings", "usage"}
+    assert set(parts[-1]) == {"timings", "usage", "warnings", "dropped"}
     assert "".join(part.get("answer", "") for part in parts) == rag.invoke(QUESTION)["answer"]
 
 
@@ -113,3 +113,19 @@ def test_any_retriever_will_do_and_its_passages_are_stored(rag: EpicRAG) -> None
 def test_input_of_another_shape_is_refused_in_words(rag: EpicRAG, question: object) -> None:
     with pytest.raises(ConfigError, match="expected a question as a string"):
         rag.invoke(question)  # type: ignore[arg-type]
+
+
+class Odd(BaseRetriever):
+    """Metadata of every kind."""
+
+    def _get_relevant_documents(self, query: str, *, run_manager: object) -> list[Document]:
+        odd = {"score": None, "line": None, "position": "p.3", "title": None, "source": None}
+        return [Document(page_content="broken \ud800 text", metadata=odd)]
+
+
+def test_odd_metadata_and_broken_text_are_taken(rag: EpicRAG) -> None:
+    out = EpicRAG(engine=rag.engine, retriever=Odd(), max_tokens=2).invoke("Anything?")
+    assert out["context"][0].metadata | {"key": ""} == {
+        "source": "document 1", "position": 0, "title": "", "line": 0, "score": 0.0, "key": "", "tier": "encoded",
+    }  # fmt: skip
+    assert out["warnings"] == []

@@ -103,6 +103,9 @@ def test_max_tokens_and_eos_end_an_answer() -> None:
     [
         ("max_tokens", 0),
         ("temperature", -0.1),
+        ("temperature", 1e-42),
+        ("seed", -1),
+        ("seed", 2**70),
         ("temperature", float("nan")),
         ("top_p", 0.0),
         ("top_p", 1.5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -101,6 +102,23 @@ def test_a_full_disk_stops_the_ingest_in_words_and_questions_are_answered(small_
     assert len(got.warnings) <= 1
     assert engine.store.verify().damaged == []
     engine.close()
+
+
+def test_a_full_disk_answers_in_a_new_process_too(small_disk: Path, tmp_path: Path) -> None:
+    """Nothing is open yet, so that sqlite cannot even make the files it reads with."""
+    first = make_engine(small_disk / "store")
+    ingest(first, [write_corpus(tmp_path / "docs", 1)])
+    first.close()
+    with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+        while filler.write(b"x" * 4096):
+            pass
+    engine = make_engine(small_disk / "store")
+    *_, got = ask(
+        engine, "What is fact 3 of the lighthouse worth?", AskOptions(k=3, decode=DecodeOptions(max_tokens=4))
+    )
+    engine.close()
+    assert got.sources  # type: ignore[union-attr]
+    assert {source.tier for source in got.sources} == {"disk"}  # type: ignore[union-attr]
 
 
 def test_a_read_only_store_answers(tmp_path: Path) -> None:

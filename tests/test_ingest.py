@@ -171,3 +171,17 @@ def test_tenants_have_an_index_of_their_own() -> None:
     assert index_folder("disk:///x", "a") != index_folder("disk:///x", "b") != index_folder("disk:///x")
     assert index_folder("redis://host/0", "a") != index_folder("redis://host/1", "a")
     assert index_folder("memory://", "a") is None
+
+
+def test_prune_removes_records_and_text_that_are_gone_from_files_that_stay(tmp_path: Path) -> None:
+    docs, engine = tmp_path / "docs", make_engine(tmp_path / "store")
+    docs.mkdir()
+    (docs / "rows.jsonl").write_text('{"id": "a", "text": "the vault"}\n{"id": "b", "text": "the pier"}\n')
+    (docs / "secret.txt").write_text("the password")
+    (docs / "c#notes.md").write_text("# Notes\n\nkept")
+    ingest(engine, [docs])
+    (docs / "rows.jsonl").write_text('{"id": "b", "text": "the pier"}\n')
+    (docs / "secret.txt").write_text("")
+    report = ingest(engine, [docs], IngestOptions(prune=True))
+    assert report.deleted == 2
+    assert [Path(source).name for source in engine.index.sources()] == ["c#notes.md", "rows.jsonl#b"]

@@ -32,11 +32,17 @@ def guarded(command: Callable[Params, None]) -> Callable[Params, None]:
         _quiet()
         try:
             command(*args, **kwargs)
+        except (typer.Exit, typer.Abort):
+            raise
         except (EpicError, StoreError, RetrieverError, OSError) as error:
             typer.secho(f"error: {error}", fg="red", err=True)
             raise typer.Exit(NOT_DONE) from None
         except MemoryError:
             typer.secho("error: out of memory; use a smaller model, fewer passages or --max-tokens", fg="red", err=True)
+            raise typer.Exit(NOT_DONE) from None
+        except Exception as error:  # noqa: BLE001 - the last line before a traceback
+            told = f"error: {type(error).__name__}: {error}. This was not foreseen: please report it with the command"
+            typer.secho(told, fg="red", err=True)
             raise typer.Exit(NOT_DONE) from None
         except KeyboardInterrupt:
             typer.secho("interrupted; run the same command again to go on", fg="yellow", err=True)

@@ -47,12 +47,16 @@ def load_model(
     where = _device(device)
     path = _resolve(spec, cache_folder)
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         if not allow_fallback:
             check_config(config, spec)  # before the weights are read
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=_dtype(dtype, where))
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, config=config, dtype=_dtype(dtype, where), trust_remote_code=False
+        )
+    except (UnsupportedModelError, ConfigError):
+        raise
+    except Exception as error:  # a damaged folder makes its readers raise whatever they stumble over
         raise ModelNotFoundError(
             f"cannot load model '{spec}': {_first_line(error)}. Expected a Hugging Face id, a folder with config.json, "
             f"weights and tokenizer, a .gguf file, or '{DEMO}'"
