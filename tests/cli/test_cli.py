@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from corpus import write_corpus
+from tiny_models import make_hf, make_tokenizer
 
 QUESTION = "What is fact 3 of the telescope worth?"
 
@@ -216,3 +217,21 @@ def test_two_ingests_at_once_store_the_same_keys_once(cli: Cli) -> None:
     alone("ingest", "docs")
     names = [{f.name for f in (base / "store" / "blobs").rglob("*.safetensors")} for base in (cli.folder, alone.folder)]
     assert names[0] == names[1]
+
+
+def test_a_refused_model_writes_nothing(cli: Cli) -> None:
+    write_corpus(cli.folder / "docs", 1)
+    make_hf("gpt2", n_embd=64, n_layer=2, n_head=4).save_pretrained(cli.folder / "gpt2")
+    make_tokenizer().save_pretrained(cli.folder / "gpt2")
+    _, err = cli("ingest", "docs", "--model", "gpt2", code=2)
+    assert "learned positions" in err
+    assert not (cli.folder / "store").exists()
+
+
+def test_stats_show_what_another_model_stored(filled: Cli) -> None:
+    make_hf("qwen2").save_pretrained(filled.folder / "other")
+    make_tokenizer().save_pretrained(filled.folder / "other")
+    assert filled.json("ingest", "docs", "--model", "other")["encoded"] > 0
+    models = {profile["model"]: profile["entries"] for profile in filled.json("stats")["profiles"]}
+    assert set(models) == {str(filled.model), "other"}
+    assert all(models.values())
