@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from epic_rag.config import DEFAULT_K
+from epic_rag.config import DEFAULT_K, DEFAULT_POLICY, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions, decode
 from epic_rag.draft import Draft
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
-from epic_rag.evict import DEFAULT_POLICY, FullPolicy, Policy, evict, parse_policy
+from epic_rag.evict import FullPolicy, Policy, evict, parse_policy
 from epic_rag.link import link
 from epic_rag.metrics import StageClock
 from epic_rag.model import LanguageModel
 from epic_rag.prompt import build_prompt
 from epic_rag.retrieve import Retrieved, retrieve
 from epic_rag.schema import Answer, Source
-from epic_rag.selectors import DEFAULT_SELECTOR, FullSelector, Selector, parse_selector
+from epic_rag.selectors import FullSelector, Selector, parse_selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ def ask(
         prompt = draft.place(found, build_prompt(engine.frame, draft.question_ids, [p.token_ids for p in found], room))
 
     with clock.stage("load"):
-        stored = draft.load()
+        loader = engine.loader  # once: an ingest with another encoding may change it meanwhile
+        stored = draft.load(loader)
     yield Context(draft.sources)
 
     with clock.stage("link"):
@@ -109,7 +110,7 @@ def ask(
             stored,
             selector,
             spare_tokens=options.decode.max_tokens,
-            compile_prefix_ids=engine.loader.profile.prefix_ids,
+            compile_prefix_ids=loader.profile.prefix_ids,
         )
     with clock.stage("evict"):
         kept = evict(linked.cache, policy, options.budget_tokens, len(prompt.prefix_ids), len(prompt.suffix_ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
 from functools import reduce
 from typing import Any, Self, TypedDict
 
@@ -17,14 +18,12 @@ from langchain_core.runnables.utils import AddableDict
 from pydantic import ConfigDict, SkipValidation
 
 from epic_rag.ask import AskOptions, Context, Delta, ask
-from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS
+from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_POLICY, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine, open_engine
 from epic_rag.errors import ConfigError
-from epic_rag.evict import DEFAULT_POLICY
 from epic_rag.retrieve import from_documents
 from epic_rag.schema import Answer, Source, TokenCounts
-from epic_rag.selectors import DEFAULT_SELECTOR
 
 
 class Question(TypedDict):
@@ -187,9 +186,12 @@ def _document(source: Source) -> Document:
 
 
 def _last_part(answer: Answer) -> RAGAnswer:
-    plain = answer.to_dict()
-    told = {name: list(plain[name]) for name in ("warnings", "dropped")}  # type: ignore[call-overload]
-    return AddableDict(timings=plain["timings"], usage=_usage(answer.tokens), **told)  # type: ignore[return-value]
+    return AddableDict(  # type: ignore[return-value]
+        timings=asdict(answer.timings),
+        usage=_usage(answer.tokens),
+        warnings=list(answer.warnings),
+        dropped=[asdict(gone) for gone in answer.dropped],
+    )
 
 
 def _usage(tokens: TokenCounts) -> UsageMetadata:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from epic_rag.borders import best_border
+from epic_rag.config import DEFAULT_CHUNK_TOKENS
 from epic_rag.loading.document import LoadedDocument
 
 Encode = Callable[[str], list[int]]
@@ -58,7 +59,9 @@ class Chunk:
     title: str
 
 
-def chunk_document(document: LoadedDocument, encode: Encode, chunk_tokens: int = 256) -> Iterator[Chunk]:
+def chunk_document(
+    document: LoadedDocument, encode: Encode, chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+) -> Iterator[Chunk]:
     """Cut a document into chunks without overlap.
 
     The bodies, one behind the other, are the document's text but for white space at the cuts. Text of white space

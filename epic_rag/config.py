@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 DEFAULT_STORE = "disk://.epic-rag"
+DEFAULT_CHUNK_TOKENS = 256
 DEFAULT_K = 8
+DEFAULT_SELECTOR = "lego:4"
+DEFAULT_POLICY = "full"
 DEFAULT_MAX_TOKENS = 128
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from epic_rag.config import DEFAULT_MAX_TOKENS
 from epic_rag.errors import ConfigError
 from epic_rag.kv_cache import KVCache
 from epic_rag.model import LanguageModel
@@ -26,7 +27,7 @@ class DecodeOptions:
         stop: the answer ends before the first of these strings.
     """
 
-    max_tokens: int = 128
+    max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None

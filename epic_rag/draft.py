@@ -9,7 +9,7 @@ from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
 from epic_rag.evict import Policy
 from epic_rag.kvstore.tensors import ChunkKV
-from epic_rag.load import ENCODED, load
+from epic_rag.load import ENCODED, Loader, load
 from epic_rag.loading.document import clean_text
 from epic_rag.metrics import StageClock
 from epic_rag.prompt import Prompt
@@ -60,19 +60,18 @@ class Draft:
             self._warnings.append("no passage fits the context window; the answer rests on no document")
         return self._prompt
 
-    def load(self) -> list[ChunkKV]:
+    def load(self, loader: Loader) -> list[ChunkKV]:
         """Stage load: the KV of prefix and chunks, and the sources with their tiers."""
-        loader = self._engine.loader
-        keys = [loader.key(passage.token_ids) for passage in self._placed]
         if not self._selector.needs_stored_kv:
-            self._cite(keys, [ENCODED] * len(keys))
+            self._cite([(loader.key(passage.token_ids), ENCODED) for passage in self._placed])
             return []
         loaded = load(self._prompt, self._engine.prefix_loader, loader)
         self._warnings += loaded.warnings
         self._num_loaded = sum(chunk.kv.num_tokens for chunk in loaded.chunks if chunk.tier != ENCODED)
         self._num_encoded = sum(chunk.kv.num_tokens for chunk in loaded.chunks) - self._num_loaded
-        tiers = [chunk.tier for chunk in loaded.chunks[len(loaded.chunks) - len(keys) :]]
-        self._cite(keys, tiers[::-1])  # the prompt has the best passage last, the sources have it first
+        passages = loaded.chunks[len(loaded.chunks) - len(self._placed) :]
+        # the prompt has the best passage last, the sources have it first
+        self._cite([(chunk.key, chunk.tier) for chunk in reversed(passages)])
         return [chunk.kv for chunk in loaded.chunks]
 
     def linked(self, num_recomputed: int, num_kept: int) -> None:
@@ -118,8 +117,9 @@ class Draft:
     def _drop(self, passage: Retrieved, reason: str) -> None:
         self._dropped.append(Dropped(passage.source, passage.position, reason))
 
-    def _cite(self, keys: Sequence[str], tiers: Sequence[str]) -> None:
+    def _cite(self, found: Sequence[tuple[str, str]]) -> None:
+        """Name the sources; `found`: key and tier of each placed passage, best first."""
         self.sources = tuple(
             Source(p.source, p.position, p.score, key, tier, p.title, p.line, p.text)
-            for p, key, tier in zip(self._placed, keys, tiers, strict=True)
+            for p, (key, tier) in zip(self._placed, found, strict=True)
         )

@@ -17,12 +17,14 @@ from epic_rag.model import LanguageModel
 from epic_rag.prompt import PromptFrame
 
 DEFAULT_ENCODING = "warm:600"
+NEUTRAL_MARK = "/neutral"
+"""Behind the encoding's name when the neutral text stood in for the corpus."""
 _KNOWN = "none, sinks, prompt, warm:N (N tokens of other chunks, for example warm:600)"
 _NUM_SINKS = 4
 """EPIC (arXiv 2410.15332) and StreamingLLM (arXiv 2309.17453) both use four."""
 _SHORTEST_WARM_CHUNK = 32
 """Tokens; shorter chunks are headings and remnants, which say little about the corpus."""
-_CORPUS_FACTOR = 3
+CORPUS_FACTOR = 3
 """A corpus lends warm chunks when it has at least so many times the tokens that are to be lent."""
 
 
@@ -62,7 +64,7 @@ def make_profile(
     if num_tokens:
         lent = _lend(corpus, num_tokens)
         if lent is None:
-            encoding, lent = f"{encoding}/neutral", model.tokenizer.encode(neutral_text())[:num_tokens]
+            encoding, lent = encoding + NEUTRAL_MARK, model.tokenizer.encode(neutral_text())[:num_tokens]
         prefix = (*prefix, *lent)
     return _profile(model, encoding, prefix, salt)
 
@@ -114,7 +116,7 @@ def _lend(corpus: Iterable[Sequence[int]], num_tokens: int) -> list[int] | None:
             candidates[digest] = tuple(chunk)
         if len(candidates) > 4 * most:  # keeps the memory flat over a large corpus
             candidates = dict(heapq.nsmallest(most, candidates.items()))
-    if total < _CORPUS_FACTOR * num_tokens:
+    if total < CORPUS_FACTOR * num_tokens:
         return None
     lent: list[int] = []
     for _, chunk in heapq.nsmallest(most, candidates.items()):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from epic_rag import config
 from epic_rag.encode import Encoder
-from epic_rag.encoding import DEFAULT_ENCODING, check_encoding, exact_profile, make_profile
+from epic_rag.encoding import DEFAULT_ENCODING, NEUTRAL_MARK, exact_profile, make_profile
 from epic_rag.errors import ConfigError, ModelNotFoundError
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.store import KVStore
@@ -32,6 +32,7 @@ class Engine:
         index: documents and passages.
         lexical: BM25 over the passages.
         frame: the prompt around the passages.
+        prefix_loader: loads the prompt's prefix, an exact chunk at position 0.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Engine:
         self._lock = threading.RLock()
         self._loader: Loader | None = None
         self._provisional: tuple[int, EncodingProfile] | None = None
-        self._prefix_loader = Loader(store, exact_profile(model, salt), Encoder(model, ()))
+        self.prefix_loader = Loader(store, exact_profile(model, salt), Encoder(model, ()))
 
     @property
     def loader(self) -> Loader:
@@ -62,11 +63,6 @@ class Engine:
             if self._loader is None or self._loader.profile.digest != profile.digest:
                 self._loader = Loader(self.store, profile, Encoder(self.model, profile.prefix_ids))
             return self._loader
-
-    @property
-    def prefix_loader(self) -> Loader:
-        """Loads the prompt's prefix, an exact chunk at position 0."""
-        return self._prefix_loader
 
     def settle_profile(self, encoding: str | None = None) -> EncodingProfile:
         """Choose the encoding profile from the passages indexed so far, once; later calls keep it.
@@ -78,14 +74,12 @@ class Engine:
         Raises:
             ConfigError: unknown encoding.
         """
-        if encoding is not None:
-            check_encoding(encoding)
         with self._lock:
             profile = self._recorded_profile()
             if profile is None:
                 chosen = self._make_profile(DEFAULT_ENCODING if encoding is None else encoding)
                 profile = self._parse(self.index.claim_meta(self._profile_name, chosen.to_json().decode()))
-            elif encoding is not None and profile.encoding.partition("/")[0] != encoding:
+            elif encoding is not None and profile.encoding.removesuffix(NEUTRAL_MARK) != encoding:
                 profile = self._make_profile(encoding)
                 self.index.set_meta(self._profile_name, profile.to_json().decode())
             self.store.put_profile(profile)
@@ -106,7 +100,7 @@ class Engine:
     @property
     def _profile_name(self) -> str:
         """Under which the index keeps the profile of this model, dtype and tenant."""
-        return f"profile-{exact_profile(self.model, self._salt).digest}"
+        return f"profile-{self.prefix_loader.profile.digest}"
 
     @staticmethod
     def _parse(recorded: str) -> EncodingProfile:

@@ -58,7 +58,6 @@ class RecencyPolicy:
 
 
 _POLICIES: dict[str, Callable[[], Policy]] = {"full": FullPolicy, "recency": RecencyPolicy}
-DEFAULT_POLICY = "full"
 
 
 def parse_policy(text: str, budget_tokens: int | None) -> Policy:

@@ -9,13 +9,14 @@ from pathlib import Path
 from time import perf_counter
 
 from epic_rag.chunking import chunk_document
+from epic_rag.config import DEFAULT_CHUNK_TOKENS
+from epic_rag.encoding import check_encoding
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
 from epic_rag.loading import READERS, LoadedDocument, SkippedSource, load_paths
+from epic_rag.loading.document import EMPTY
 from epic_rag.retrievers.passage import Passage
 from epic_rag.schema import IngestReport, SourceError
-
-DEFAULT_CHUNK_TOKENS = 256
 
 Progress = Callable[[str, int, int], None]
 """Called with the step's name (`read` or `encode`), how much is done and how much there is (0: unknown)."""
@@ -43,6 +44,8 @@ class IngestOptions:
         """
         if not 32 <= self.chunk_tokens <= 4096:
             raise ConfigError(f"chunk tokens must be between 32 and 4096, got {self.chunk_tokens}")
+        if self.encoding is not None:
+            check_encoding(self.encoding)
 
 
 def ingest(
@@ -129,7 +132,7 @@ def _index(engine: Engine, document: LoadedDocument, options: IngestOptions, rep
 def _prune(engine: Engine, paths: Sequence[Path], seen: set[str], report: IngestReport) -> None:
     """Remove indexed documents under one of the paths that are gone: the file, a record of it, or all its text."""
     roots = [path.resolve() for path in paths]
-    emptied = {error.source for error in report.errors if error.reason == "empty"}
+    emptied = {error.source for error in report.errors if error.reason == EMPTY}
     read_files = {_file(source) for source in seen}
     for source in list(engine.index.sources()):
         file = _file(source)
@@ -142,9 +145,11 @@ def _prune(engine: Engine, paths: Sequence[Path], seen: set[str], report: Ingest
 
 
 def _file(source: str) -> Path:
-    """The file of a source; a record is named `file#record`, but `#` may stand in a file's own name too."""
-    whole = Path(source)
-    return whole if whole.exists() or "#" not in source else Path(source.rpartition("#")[0])
+    """The file of a source; a record is named `file#record`, and `#` may stand in either part."""
+    name = source
+    while "#" in name and not Path(name).exists():
+        name = name.rpartition("#")[0]
+    return Path(name)
 
 
 def _encode_missing(engine: Engine, sources: Sequence[str], report: IngestReport, tell: Progress) -> None:

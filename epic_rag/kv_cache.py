@@ -31,12 +31,6 @@ class KVCache:
         """Slots there are."""
         return self.keys.shape[2]
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the slots in use."""
-        per_slot = self.keys[:, :, :1].numel() * self.keys.element_size()
-        return 2 * self.length * per_slot
-
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put `keys` and `values` (`[H, Q, D]`) of one layer at `slots` (`[Q]` int64)."""
         self.keys[layer].index_copy_(1, slots, keys)

@@ -87,7 +87,6 @@ _SELECTORS: dict[str, tuple[re.Pattern[str], Callable[[re.Match[str]], Selector]
     "lego:K": (re.compile(r"lego:(\d{1,6})"), lambda match: LegoSelector(int(match[1]))),
     "full": (re.compile(r"full"), lambda _: FullSelector()),
 }
-DEFAULT_SELECTOR = "lego:4"
 
 
 def parse_selector(text: str) -> Selector:

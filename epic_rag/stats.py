@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from epic_rag import config
+from epic_rag.encoding import CORPUS_FACTOR, NEUTRAL_MARK
 from epic_rag.engine import index_folder, require_store
 from epic_rag.kvstore.uri import open_store
 from epic_rag.retrievers.index import PassageIndex
@@ -91,7 +92,7 @@ def _advice(profiles: list[ProfileReport]) -> list[str]:
     outgrown = [
         profile
         for profile in profiles
-        if profile.encoding.endswith("/neutral") and profile.tokens >= 3 * profile.prefix_tokens
+        if profile.encoding.endswith(NEUTRAL_MARK) and profile.tokens >= CORPUS_FACTOR * profile.prefix_tokens
     ]
     return [
         f"profile {profile.digest[:12]} ({profile.model}) was encoded behind the neutral text, since the corpus was "

@@ -185,3 +185,21 @@ def test_prune_removes_records_and_text_that_are_gone_from_files_that_stay(tmp_p
     report = ingest(engine, [docs], IngestOptions(prune=True))
     assert report.deleted == 2
     assert [Path(source).name for source in engine.index.sources()] == ["c#notes.md", "rows.jsonl#b"]
+
+
+def test_prune_keeps_records_of_a_file_that_could_not_be_read_this_time(tmp_path: Path) -> None:
+    docs, engine = tmp_path / "docs", make_engine(tmp_path / "store")
+    docs.mkdir()
+    rows = docs / "rows.jsonl"
+    rows.write_text('{"id": "a", "text": "the vault"}\n{"id": "b#2", "text": "the pier"}\n')
+    ingest(engine, [docs])
+    rows.write_bytes(bytes(range(256)) * 20)
+    report = ingest(engine, [docs], IngestOptions(prune=True))
+    assert "binary" in report.errors[0].reason
+    assert report.deleted == 0
+    assert [Path(source).name for source in engine.index.sources()] == ["rows.jsonl#a", "rows.jsonl#b#2"]
+
+
+def test_an_unknown_encoding_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ConfigError, match="unknown encoding 'hot'"):
+        IngestOptions(encoding="hot")

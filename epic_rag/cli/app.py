@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epic_rag import __version__
+from epic_rag import __version__, config
 from epic_rag.cli.guard import PARTLY, guarded
-from epic_rag.config import share_cores
 
 if TYPE_CHECKING:
     from epic_rag.engine import Engine
@@ -81,7 +80,7 @@ def ingest_command(
         str | None,
         typer.Option(help="none, sinks, prompt or warm:N. Default: the store's own; warm:600 at the first ingest."),
     ] = None,
-    chunk_tokens: Annotated[int, typer.Option(help="Largest chunk, in tokens.")] = 256,
+    chunk_tokens: Annotated[int, typer.Option(help="Largest chunk, in tokens.")] = config.DEFAULT_CHUNK_TOKENS,
     prune: Annotated[bool, typer.Option("--prune", help="Remove documents whose files are gone.")] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -112,13 +111,15 @@ def ask_command(
     question: Annotated[str, typer.Argument(help="The question, in words.", show_default=False)],
     store: Store = None,
     model: Model = None,
-    k: Annotated[int, typer.Option("--k", help="Passages to retrieve.")] = 8,
+    k: Annotated[int, typer.Option("--k", help="Passages to retrieve.")] = config.DEFAULT_K,
     selector: Annotated[
         str, typer.Option(help="Context tokens computed again: none, lego:K or full (a full prefill).")
-    ] = "lego:4",
-    policy: Annotated[str, typer.Option(help="Which tokens are evicted: full (none are) or recency.")] = "full",
+    ] = config.DEFAULT_SELECTOR,
+    policy: Annotated[
+        str, typer.Option(help="Which tokens are evicted: full (none are) or recency.")
+    ] = config.DEFAULT_POLICY,
     budget: Annotated[int | None, typer.Option(help="Tokens that may stay in the KV cache.")] = None,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = config.DEFAULT_MAX_TOKENS,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Nucleus for sampling.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
@@ -156,5 +157,5 @@ def stats_command(store: Store = None, as_json: Json = False) -> None:
 
 def main() -> None:
     """Entry point of the command `epic-rag`."""
-    share_cores()
+    config.share_cores()
     app()

@@ -55,6 +55,10 @@ class SkippedSource:
     reason: str
 
 
+EMPTY = "empty"
+"""The reason for a source that was read and holds no text."""
+
+
 class SkipSourceError(Exception):
     """Raised by a reader of one format for a source that it cannot read; the text is the reason."""
 
@@ -79,7 +83,7 @@ def make_document(
         SkipSourceError: Nothing but white space in it.
     """
     if not text.strip():
-        raise SkipSourceError("empty")
+        raise SkipSourceError(EMPTY)
     title = " ".join(clean_text(title).split())
     digest = hashlib.sha256()
     for field in (title.encode(), text.encode()):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from epic_rag.loading.decode import decode_text, marked_encoding
-from epic_rag.loading.document import LoadedDocument, SkippedSource, SkipSourceError, clean_text, make_document
+from epic_rag.loading.document import EMPTY, LoadedDocument, SkippedSource, SkipSourceError, clean_text, make_document
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -37,7 +37,7 @@ def load_json(path: Path, source: str) -> Iterator[LoadedDocument | SkippedSourc
     """
     text = clean_text(decode_text(path.read_bytes()))
     if not text.strip():
-        raise SkipSourceError("empty")
+        raise SkipSourceError(EMPTY)
     value = _parse(text)
     if isinstance(value, list) and any(_has_text(item) for item in value):
         names = _Names(source)
@@ -70,7 +70,7 @@ def load_jsonl(path: Path, source: str) -> Iterator[LoadedDocument | SkippedSour
         else:
             yield _record(names.name(value, number), value, f"line {number}: ")
     if not num_records:
-        raise SkipSourceError("empty")
+        raise SkipSourceError(EMPTY)
 
 
 def _lines(path: Path) -> Iterator[bytes | str]:

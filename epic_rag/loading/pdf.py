@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from epic_rag.loading.document import LoadedDocument, SkipSourceError, clean_text, make_document
+from epic_rag.loading.document import EMPTY, LoadedDocument, SkipSourceError, clean_text, make_document
 
 _MISSING_REASON = "reading PDF needs an extra: pip install 'epic-rag[pdf]'"
 _ENCRYPTED_REASON = "encrypted PDF: save a copy without the password"
@@ -28,7 +28,7 @@ def load_pdf(path: Path, source: str) -> Iterator[LoadedDocument]:
     except ImportError as error:
         raise SkipSourceError(_MISSING_REASON) from error
     if path.stat().st_size == 0:
-        raise SkipSourceError("empty")
+        raise SkipSourceError(EMPTY)
     with _silence():
         try:
             title, text = _read(path)
