@@ -13,7 +13,7 @@ from epic_rag.encoding import DEFAULT_ENCODING, check_encoding, exact_profile, m
 from epic_rag.errors import ConfigError, ModelNotFoundError
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.store import KVStore
-from epic_rag.kvstore.uri import open_store, store_folder
+from epic_rag.kvstore.uri import mask_uri, open_store, store_folder
 from epic_rag.load import Loader
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.model.load import DEMO, INSTALL_DEMO, demo_model_file
@@ -155,7 +155,7 @@ def open_engine(
     if must_exist:
         require_store(uri)
     loaded = load_model(model_spec(model), cache_folder=config.cache_folder(), dtype=dtype, device=device)
-    store = open_store(uri)
+    store = open_store(uri, config.store_key())
     return Engine(loaded, store, PassageIndex(index_folder(uri)), salt=config.tenant_salt())
 
 
@@ -184,7 +184,8 @@ def require_store(store_uri: str) -> None:
     """
     folder = store_folder(store_uri)
     if folder is not None and not folder.is_dir():
-        raise ConfigError(f"no store at '{store_uri}': make one with `epic-rag ingest FOLDER --store {store_uri}`")
+        shown = mask_uri(store_uri)
+        raise ConfigError(f"no store at '{shown}': make one with `epic-rag ingest FOLDER --store {shown}`")
 
 
 def index_folder(store_uri: str) -> Path | None:
