@@ -52,7 +52,8 @@ class Circuit:
 
     def open(self, error: Exception) -> StoreUnavailableError:
         """Note a failure; returns it in words."""
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        # Errors of libraries may be empty, or mean little without their name.
+        reason = str(error) if isinstance(error, StoreUnavailableError) else f"{type(error).__name__}: {error}"
         with self._lock:
             first, self._reason = self._reason is None, reason
             self._opened += first

@@ -192,7 +192,10 @@ class Reads:
         if isinstance(reply, Exception):
             self._report(reply)
             return reply
-        return [*pieces, reply] if isinstance(reply, bytes) and len(reply) == length else None
+        if not isinstance(reply, bytes) or len(reply) != length:
+            return None
+        pieces.append(reply)
+        return pieces
 
     def _is_good(self, reply: Reply) -> bool:
         if isinstance(reply, Exception):

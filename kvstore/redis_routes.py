@@ -106,7 +106,7 @@ class Routes(ABC):
             else:
                 if answer and not isinstance(answer, Exception):
                     return seed, answer
-                failure = f"{seed}: {answer or 'knows no such master'}"
+                failure = f"{seed}: {answer or 'knows of none'}"
             if monotonic() - began > SEARCH_SECONDS:
                 break
         raise StoreUnavailableError(f"nobody says where the data is ({failure})")
