@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from epic_rag.kvstore.codecs_base import ITEM_BYTES, Part
 
-
 _SHORTEST_ENTRY = 50
 """Characters that a tensor takes in the table at least; a header cannot make a reader list more than it has."""
 
