@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import fields
 from itertools import count
 from threading import Lock
 
 from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.errors import StoreError
+from epic_rag.kvstore.name_locks import NameLocks
 from epic_rag.kvstore.prefetch import Prefetch
 from epic_rag.kvstore.tier_queue import Job, TierQueue
 from epic_rag.kvstore.tierstats import TieredCounts
@@ -26,7 +27,7 @@ class Moves:
         self,
         tiers: Sequence[BlobStore],
         queue_bytes: int,
-        lock: Callable[[str], AbstractContextManager[object]],
+        locks: NameLocks,
         failed: Callable[[int, Exception], None],
     ) -> None:
         """Prepare.
@@ -34,17 +35,19 @@ class Moves:
         Args:
             tiers: fastest first.
             queue_bytes: the most that may wait in memory.
-            lock: returns the lock of a blob; who changes a blob holds it and calls `drop`.
+            locks: who changes a blob holds its lock, and calls `drop`.
             failed: is told the number of a tier that failed, and how.
         """
         self._tiers = tiers
-        self._lock = lock
+        self._locks = locks
         self._failed = failed
-        self._copies = TierQueue(queue_bytes, lock)
+        self._copies = TierQueue(queue_bytes, locks.held)
         self._loads = TierQueue(queue_bytes, lambda _: nullcontext())
         self._load_numbers = count()
         self._handles: set[Prefetch] = set()
         self._closing = False
+        # What waits to be written, by name and tier; changed under the blob's lock only.
+        self._waiting: dict[tuple[str, int], memoryview] = {}
         self._counts = dict.fromkeys((field.name for field in fields(TieredCounts)), 0)
         self._counts_lock = Lock()
 
@@ -57,9 +60,19 @@ class Moves:
         """Return what `promote` is to be given with bytes that are read from now on."""
         return self._copies.epoch(name)
 
-    def drop(self, name: str) -> None:
-        """Forget what waits to be done with a blob: it changes."""
+    def drop(self, name: str) -> bool:
+        """Forget what waits to be done with a blob: it changes. Returns whether bytes of it waited to be written."""
         self._copies.drop(name)
+        waited = [self._waiting.pop((name, index), None) for index in range(len(self._tiers))]
+        return any(view is not None for view in waited)
+
+    def waiting(self, name: str, index: int) -> memoryview | None:
+        """Return the bytes that a tier does not have yet, where some wait for it: its own are older."""
+        return self._waiting.get((name, index))
+
+    def waiting_names(self) -> set[str]:
+        """Return the names of the blobs that wait to be written to some tier."""
+        return {name for name, _ in list(self._waiting)}
 
     def promote(self, name: str, view: memoryview, source: int, epoch: int) -> None:
         """Copy a blob that tier `source` had to the faster ones, before long."""
@@ -81,11 +94,16 @@ class Moves:
             taken: the tiers that have it by now; the bytes of the fastest are what is written.
             target: the tier to be written.
         """
-        view = whole(self._tiers[min(taken)], name)
-        if view is None:
+        found = whole(self._tiers[min(taken)], name)
+        if found is None:
             return False
+        view = found.toreadonly()  # readers may be given it meanwhile
+        self._waiting[name, target] = view
         job = Job(name, lambda: self._write_back(name, view, target), view.nbytes, needed=True)
-        return self._copies.add(("write", name, target), job)
+        if self._copies.add(("write", name, target), job):
+            return True
+        del self._waiting[name, target]
+        return False
 
     def prefetch(self, names: Sequence[str]) -> Prefetch:
         """Load blobs into the fastest tier, before long."""
@@ -111,7 +129,7 @@ class Moves:
         self._copies.close()
 
     def _promote(self, name: str, kept: memoryview | None, source: int) -> None:
-        view = kept if kept is not None else whole(self._tiers[source], name)
+        view = kept if kept is not None else self._newest(name, source)
         if view is not None:
             for target in reversed(range(source)):
                 self._count("promoted" if self._copy(name, view, target) else "promotions_failed")
@@ -122,8 +140,12 @@ class Moves:
         except (StoreError, OSError) as error:
             self._failed(target, error)
             self._count("write_backs_failed")
+            with suppress(StoreError, OSError):
+                self._tiers[target].delete(name)  # it may still have what was there before
         else:
             self._count("written_back")
+        finally:
+            self._waiting.pop((name, target), None)
 
     def _prefetch(self, names: Sequence[str], handle: Prefetch) -> None:
         try:
@@ -142,13 +164,17 @@ class Moves:
         try:
             if self._tiers[0].contains([name])[0]:
                 return
-            with self._lock(name):
-                views = (whole(tier, name) for tier in self._tiers[1:])
+            with self._locks.held(name):
+                views = (self._newest(name, index) for index in range(1, len(self._tiers)))
                 view = next((view for view in views if view is not None), None)
                 if view is not None:
                     self._count("prefetched" if self._copy(name, view, 0) else "prefetches_failed")
         except (StoreError, OSError):
             self._count("prefetches_failed")
+
+    def _newest(self, name: str, index: int) -> memoryview | None:
+        view = self.waiting(name, index)
+        return whole(self._tiers[index], name) if view is None else view
 
     def _copy(self, name: str, view: memoryview, target: int) -> bool:
         """Put a blob into a tier that lacks it; returns whether it is there now, which a small tier may refuse."""

@@ -4,19 +4,21 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import RLock
 from time import monotonic
 from typing import TypeVar
 
 from epic_rag.kvstore.blobstore import BlobStore, Found, TierStats, Usage
 from epic_rag.kvstore.errors import StoreError, StoreWriteError
+from epic_rag.kvstore.name_locks import NameLocks
 from epic_rag.kvstore.prefetch import Prefetch
 from epic_rag.kvstore.tier_moves import Moves, whole
 from epic_rag.kvstore.tier_survey import Holding, joint_usage
 from epic_rag.kvstore.tierstats import TieredCounts
 
 WARN_EVERY_SECONDS = 60.0
-_LOCKS = 64
+FLUSH_SECONDS = 5.0
+"""How long statistics wait for what is being written in the background."""
+
 
 T = TypeVar("T")
 
@@ -53,9 +55,10 @@ class TieredStore(BlobStore):
         if len(self._back) != len(tiers) or all(self._back):
             raise ValueError(f"{len(tiers)} tiers, write_back {self._back}: expected one that is written at once")
         self._tiers = list(tiers)
-        self._locks = [RLock() for _ in range(_LOCKS)]
+        # Who changes a blob holds its lock, so that its tiers get the same bytes.
+        self._locks = NameLocks()
         self._warned_at: dict[int, float] = {}
-        self._moves = Moves(self._tiers, queue_bytes, self._lock, self._failed)
+        self._moves = Moves(self._tiers, queue_bytes, self._locks, self._failed)
 
     def __repr__(self) -> str:
         return f"TieredStore({', '.join(tier.tier for tier in self._tiers)})"
@@ -86,13 +89,11 @@ class TieredStore(BlobStore):
         with self._timed("read"):
             for index, tier in enumerate(self._tiers):
                 missing = [i for i, one in enumerate(found) if one is None]
-                views: list[memoryview | None] = []
                 with self._passing_over(index):
-                    views = tier.get_many([names[i] for i in missing]) if missing else []
-                for i, view in zip(missing, views, strict=False):
-                    if view is not None:
-                        found[i] = Found(view, tier.tier)
-                        self._moves.promote(names[i], view, index, epochs[i])
+                    for i, view in zip(missing, self._get_many(index, [names[i] for i in missing]), strict=True):
+                        if view is not None:
+                            found[i] = Found(view, tier.tier)
+                            self._moves.promote(names[i], view, index, epochs[i])
         sizes = [one.view.nbytes for one in found if one is not None]
         self._count(hits=len(sizes), misses=len(names) - len(sizes), read=sum(sizes))
         return found
@@ -102,6 +103,7 @@ class TieredStore(BlobStore):
         self._check(*names)
         there: set[str] = set()
         for index, tier in enumerate(self._tiers):
+            there.update(name for name in names if self._moves.waiting(name, index) is not None)
             missing = [name for name in names if name not in there]
             with self._passing_over(index):
                 there.update(name for name, yes in zip(missing, tier.contains(missing), strict=True) if yes)
@@ -143,15 +145,14 @@ class TieredStore(BlobStore):
         self._check()
         self._all(lambda tier: tier.reconcile())
 
-    def _lock(self, name: str) -> RLock:
-        """Return the lock that whoever changes a blob holds, so that its tiers get the same bytes."""
-        return self._locks[hash(name) % _LOCKS]
-
     def _read(self, name: str) -> memoryview | None:
         return self._read_range(name, 0, sys.maxsize)
 
     def _read_range(self, name: str, start: int, length: int) -> memoryview | None:
         for index, tier in enumerate(self._tiers):
+            waiting = self._moves.waiting(name, index)
+            if waiting is not None:
+                return waiting[start : start + length]
             with self._passing_over(index):
                 view = tier.get_range(name, start, length)
                 if view is not None:
@@ -160,6 +161,9 @@ class TieredStore(BlobStore):
 
     def _size(self, name: str) -> int | None:
         for index, tier in enumerate(self._tiers):
+            waiting = self._moves.waiting(name, index)
+            if waiting is not None:
+                return waiting.nbytes
             with self._passing_over(index):
                 size_bytes = tier.size_bytes(name)
                 if size_bytes is not None:
@@ -167,7 +171,7 @@ class TieredStore(BlobStore):
         return None
 
     def _write(self, name: str, buffers: Sequence[memoryview], size_bytes: int) -> None:
-        with self._lock(name):
+        with self._locks.held(name):
             self._moves.drop(name)
             later = {index for index, back in enumerate(self._back) if back}
             taken, errors = self._put([i for i in range(len(self._tiers)) if i not in later], name, buffers)
@@ -180,6 +184,14 @@ class TieredStore(BlobStore):
                 # It may still have what was there before.
                 with self._passing_over(index):
                     self._tiers[index].delete(name)
+
+    def _get_many(self, index: int, names: Sequence[str]) -> list[memoryview | None]:
+        """Ask one tier; what waits to be written to it comes before what it has."""
+        views: list[memoryview | None] = [self._moves.waiting(name, index) for name in names]
+        rest = [i for i, view in enumerate(views) if view is None]
+        for i, view in zip(rest, self._tiers[index].get_many([names[i] for i in rest]) if rest else [], strict=True):
+            views[i] = view
+        return views
 
     def _put(
         self, indices: Sequence[int], name: str, buffers: Sequence[memoryview]
@@ -198,12 +210,13 @@ class TieredStore(BlobStore):
         return taken, errors
 
     def _remove(self, name: str) -> bool:
-        with self._lock(name):
-            self._moves.drop(name)
-            return any(self._all(lambda tier: tier.delete(name)))
+        with self._locks.held(name):
+            waited = self._moves.drop(name)
+            return any(self._all(lambda tier: tier.delete(name))) or waited
 
     def _names(self, prefix: str) -> Sequence[str]:
-        return sorted(set().union(*self._all(lambda tier: tier.names(prefix))))
+        waiting = {name for name in self._moves.waiting_names() if name.startswith(prefix)}
+        return sorted(waiting.union(*self._all(lambda tier: tier.names(prefix))))
 
     def _touch(self, names: Sequence[str]) -> None:
         for index, tier in enumerate(self._tiers):
@@ -212,7 +225,7 @@ class TieredStore(BlobStore):
 
     def _set_aside(self, name: str, reason: str) -> None:
         """Quarantine in every tier that has the bytes which the fastest one gives; a slower one may have better."""
-        with self._lock(name):
+        with self._locks.held(name):
             self._moves.drop(name)
             damaged: memoryview | None = None
             for index, tier in enumerate(self._tiers):
@@ -223,6 +236,7 @@ class TieredStore(BlobStore):
                         tier.quarantine(name, reason)
 
     def _usage(self) -> Mapping[str, Usage]:
+        self._moves.flush(FLUSH_SECONDS)
         return joint_usage(self._all(lambda tier: Holding(tier, tier.usage(), list(tier.names()))))
 
     def _close(self) -> None:

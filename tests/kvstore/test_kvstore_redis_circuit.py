@@ -51,14 +51,19 @@ def test_one_failure_opens_it_and_a_probe_closes_it(probe: Probe, caplog: pytest
     circuit.stop()
 
 
+def probing_threads() -> int:
+    return [thread.name for thread in threading.enumerate()].count("epic-rag-redis-probe")
+
+
 def test_many_failures_at_once_are_said_once(probe: Probe, caplog: pytest.LogCaptureFixture) -> None:
+    wait_until(lambda: probing_threads() == 0, "the probes of earlier tests to end")
     circuit = Circuit("the server", probe)
     in_threads(8, lambda index: circuit.open(OSError(str(index))) and None)
     assert circuit.times_opened == 1
     assert len(caplog.records) == 1
-    assert [thread.name for thread in threading.enumerate()].count("epic-rag-redis-probe") == 1
+    assert probing_threads() == 1
     circuit.stop()
-    wait_until(lambda: "epic-rag-redis-probe" not in [t.name for t in threading.enumerate()], "the probe to end")
+    wait_until(lambda: probing_threads() == 0, "the probe to end")
     assert circuit.is_open
 
 

@@ -215,7 +215,7 @@ def test_a_promotion_that_waits_for_a_lock_gives_up_when_the_blob_changes() -> N
     fast, slow = MemoryStore(), MemoryStore()
     with TieredStore([fast, slow]) as store:
         slow.put("a", b"old")
-        with store._lock("a"):
+        with store._locks.held("a"):
             store.get("a")
             time.sleep(0.05)
             slow.delete("a")

@@ -66,6 +66,40 @@ def test_what_the_fast_tier_drops_is_written_all_the_same() -> None:
         assert [content(slow.get(f"k{i}")) for i in range(10)] == [bytes([i]) * 60 for i in range(10)]
 
 
+def test_what_waits_is_read_before_what_is_older() -> None:
+    fast, slow = MemoryStore(100), Slow()
+    slow.gate.set()
+    slow.put("a", b"old")
+    slow.gate.clear()
+    with TieredStore([fast, slow], [False, True]) as store:
+        store.put("a", b"newer")
+        store.put("b", b"2")
+        store.put("c", bytes(100))
+        assert list(fast.names()) == ["c"]
+        assert [one and (content(one.view), one.tier) for one in store.find_many(["b", "a", "absent"])] == [
+            (b"2", "memory"),
+            (b"newer", "memory"),
+            None,
+        ]
+        view = store.get("a")
+        assert view is not None
+        assert view.readonly
+        assert content(store.get_range("a", 1, 2)) == b"ew"
+        assert store.size_bytes("a") == 5
+        assert store.contains(["a", "b", "c", "d"]) == [True, True, True, False]
+        assert list(store.names()) == ["a", "b", "c"]
+        assert store.delete("b") is True
+        assert store.contains(["b"]) == [False]
+        slow.gate.set()
+        assert (store.stats().entries, store.stats().bytes) == (2, 105)
+        assert content(slow.get("a")) == b"newer"
+        slow.refuses = True
+        store.put("a", b"newest")
+        store.flush()
+        store.put("c", bytes(99))
+        assert store.get("a") is None, "what the slow tier had was older"
+
+
 def test_closing_writes_what_waits() -> None:
     fast, slow = MemoryStore(), Slow()
     store = TieredStore([fast, slow], [False, True])
