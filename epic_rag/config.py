@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from epic_rag.errors import ConfigError
+from epic_rag.kvstore.mac import Authenticator
+
 DEFAULT_STORE = "disk://.epic-rag"
 DEFAULT_CHUNK_TOKENS = 256
 DEFAULT_K = 8
@@ -44,3 +47,19 @@ def configured_model() -> str | None:
 def tenant_salt() -> str:
     """The tenant's salt, `EPIC_RAG_SALT`: entries of one salt are never hits of another."""
     return os.environ.get("EPIC_RAG_SALT", "")
+
+
+def store_key() -> bytes | None:
+    """The store's secret, `EPIC_RAG_STORE_KEY`: with it, KV that was not written with it is never used; None: no key.
+
+    Raises:
+        ConfigError: too short to be a secret; the message does not show it.
+    """
+    secret = os.environ.get("EPIC_RAG_STORE_KEY", "").strip().encode()
+    if not secret:
+        return None
+    try:
+        Authenticator(secret)
+    except ValueError as error:
+        raise ConfigError(f"EPIC_RAG_STORE_KEY: {error}") from None
+    return secret

@@ -13,7 +13,7 @@ from epic_rag.encoding import DEFAULT_ENCODING, NEUTRAL_MARK, exact_profile, mak
 from epic_rag.errors import ConfigError, ModelNotFoundError
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.store import KVStore
-from epic_rag.kvstore.uri import open_store, store_folder
+from epic_rag.kvstore.uri import mask_uri, open_store, store_folder
 from epic_rag.load import Loader
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.model.load import DEMO, INSTALL_DEMO, demo_model_file
@@ -155,7 +155,8 @@ def open_engine(
         model_spec(model), cache_folder=config.cache_folder(), dtype=dtype, device=device, allow_fallback=allow_fallback
     )
     salt = config.tenant_salt()
-    return Engine(loaded, open_store(uri), PassageIndex(index_folder(uri, salt)), salt=salt)
+    store = open_store(uri, config.store_key())
+    return Engine(loaded, store, PassageIndex(index_folder(uri, salt)), salt=salt)
 
 
 def model_spec(model: str | None) -> str:
@@ -183,7 +184,8 @@ def require_store(store_uri: str) -> None:
     """
     folder = store_folder(store_uri)
     if folder is not None and not (folder / "blobs").is_dir():
-        raise ConfigError(f"no store at '{store_uri}': make one with `epic-rag ingest FOLDER --store {store_uri}`")
+        shown = mask_uri(store_uri)
+        raise ConfigError(f"no store at '{shown}': make one with `epic-rag ingest FOLDER --store {shown}`")
 
 
 def index_folder(store_uri: str, salt: str = "") -> Path | None:
@@ -197,7 +199,7 @@ def index_folder(store_uri: str, salt: str = "") -> Path | None:
         return folder / name
     if store_uri.startswith("memory:"):
         return None
-    return config.cache_folder() / "indexes" / _digest(store_uri) / name
+    return config.cache_folder() / "indexes" / _digest(mask_uri(store_uri)) / name
 
 
 def _digest(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from epic_rag import config
 from epic_rag.encoding import CORPUS_FACTOR, NEUTRAL_MARK
 from epic_rag.engine import index_folder, require_store
-from epic_rag.kvstore.uri import open_store
+from epic_rag.kvstore.uri import mask_uri, open_store
 from epic_rag.retrievers.index import PassageIndex
 
 
@@ -56,7 +56,7 @@ def read_stats(store_uri: str | None = None) -> StoreReport:
     uri = store_uri or config.configured_store()
     require_store(uri)
     folder = index_folder(uri, config.tenant_salt())
-    with open_store(uri) as store, PassageIndex(folder) as index:
+    with open_store(uri, config.store_key()) as store, PassageIndex(folder) as index:
         stats = store.stats()
         by_digest = {profile.digest: profile for profile in stats.profiles}
         profiles = []
@@ -76,7 +76,7 @@ def read_stats(store_uri: str | None = None) -> StoreReport:
             )
         passages = index.num_passages
         return StoreReport(
-            store=uri,
+            store=mask_uri(uri),
             documents=index.num_documents,
             passages=passages,
             entries=stats.entries,

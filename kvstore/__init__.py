@@ -15,17 +15,25 @@ if TYPE_CHECKING:
         StoreClosedError,
         StoreError,
         StoreFormatError,
+        StoreTrustError,
+        StoreUnavailableError,
         StoreURIError,
         StoreVersionError,
         StoreWriteError,
     )
     from epic_rag.kvstore.keys import ChunkKey, chunk_key
     from epic_rag.kvstore.memory import MemoryStore
+    from epic_rag.kvstore.prefetch import Prefetch
     from epic_rag.kvstore.profile import EncodingProfile
+    from epic_rag.kvstore.redis_options import RedisOptions
+    from epic_rag.kvstore.redis_store import RedisStore
     from epic_rag.kvstore.reports import Hit, ProfileStats, StoreStats, VerifyReport
+    from epic_rag.kvstore.single_flight import SingleFlight
     from epic_rag.kvstore.store import KVStore
     from epic_rag.kvstore.tensors import ChunkKV
-    from epic_rag.kvstore.uri import open_store
+    from epic_rag.kvstore.tiered import TieredStore
+    from epic_rag.kvstore.tierstats import TieredCounts
+    from epic_rag.kvstore.uri import mask_uri, open_store
 
 _HOME = {
     "BlobStore": "blobstore",
@@ -36,17 +44,26 @@ _HOME = {
     "Hit": "reports",
     "KVStore": "store",
     "MemoryStore": "memory",
+    "Prefetch": "prefetch",
     "ProfileStats": "reports",
+    "RedisOptions": "redis_options",
+    "RedisStore": "redis_store",
+    "SingleFlight": "single_flight",
     "StoreClosedError": "errors",
     "StoreError": "errors",
     "StoreFormatError": "errors",
     "StoreStats": "reports",
+    "StoreTrustError": "errors",
     "StoreURIError": "errors",
+    "StoreUnavailableError": "errors",
     "StoreVersionError": "errors",
     "StoreWriteError": "errors",
     "TierStats": "blobstore",
+    "TieredCounts": "tierstats",
+    "TieredStore": "tiered",
     "VerifyReport": "reports",
     "chunk_key": "keys",
+    "mask_uri": "uri",
     "open_store": "uri",
 }
 
@@ -59,17 +76,26 @@ __all__ = [
     "Hit",
     "KVStore",
     "MemoryStore",
+    "Prefetch",
     "ProfileStats",
+    "RedisOptions",
+    "RedisStore",
+    "SingleFlight",
     "StoreClosedError",
     "StoreError",
     "StoreFormatError",
     "StoreStats",
+    "StoreTrustError",
     "StoreURIError",
+    "StoreUnavailableError",
     "StoreVersionError",
     "StoreWriteError",
     "TierStats",
+    "TieredCounts",
+    "TieredStore",
     "VerifyReport",
     "chunk_key",
+    "mask_uri",
     "open_store",
 ]
 

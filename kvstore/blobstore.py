@@ -7,17 +7,23 @@ here. `epic_rag.kvstore.conformance` is the suite that every tier passes.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from threading import Lock
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
 from epic_rag.kvstore.asyncface import AsyncFace, Buffer, Data
-from epic_rag.kvstore.errors import StoreClosedError
+from epic_rag.kvstore.errors import StoreClosedError, StoreError
+from epic_rag.kvstore.prefetch import Prefetch
+from epic_rag.kvstore.tierstats import BlobNote, Found, TierStats, Usage
+
+__all__ = ["RECORD_PREFIX", "BlobNote", "BlobStore", "Found", "TierStats", "Usage", "as_buffers", "is_name"]
 
 RECORD_PREFIX = "profile-"
 """Blobs of these names are records: pinned, never replaced."""
 
+_COUNTED = ("hits", "misses", "puts", "replaced", "corrupt", "read", "written", "failures")
 _NAME = re.compile(r"[0-9a-z-]{1,160}")
 
 
@@ -26,59 +32,10 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class BlobNote:
-    """What a tier's bookkeeping keeps about a blob; read from the blob's own header when it is put.
-
-    Attributes:
-        profile: digest of the encoding profile; empty for records and other bytes.
-        tokens: tokens of the chunk.
-        cost_seconds: what it cost to make; 0 when unknown.
-    """
-
-    profile: str = ""
-    tokens: int = 0
-    cost_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the blobs of one profile take in a tier."""
-
-    entries: int
-    bytes: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class TierStats:
-    """A tier in numbers. Entries and bytes are what it holds; the rest was counted since this object opened it.
-
-    Attributes:
-        tier: "memory", "disk".
-        entries: blobs held, records included.
-        bytes: bytes of these blobs.
-        budget_bytes: the most it may hold; None for no limit.
-        hits: reads that found their blob.
-        misses: reads that did not.
-        puts: blobs written.
-        replaced: blobs that gave way to others under the budget.
-        corrupt: blobs quarantined.
-        read_bytes: bytes of the hits.
-        written_bytes: bytes of the puts.
-    """
-
-    tier: str
-    entries: int
-    bytes: int
-    budget_bytes: int | None
-    hits: int
-    misses: int
-    puts: int
-    replaced: int
-    corrupt: int
-    read_bytes: int
-    written_bytes: int
+def as_buffers(data: Data) -> tuple[list[memoryview], int]:
+    """Return data as byte views to be written one after the other, and their size in bytes together."""
+    buffers = [memoryview(part).cast("B") for part in ([data] if isinstance(data, Buffer) else data)]
+    return buffers, sum(part.nbytes for part in buffers)
 
 
 class BlobStore(AsyncFace, ABC):
@@ -93,7 +50,8 @@ class BlobStore(AsyncFace, ABC):
             raise ValueError(f"budget_bytes: expected at least 1, or None for no limit, got {budget_bytes}")
         self.budget_bytes = budget_bytes
         self._closed = False
-        self._counts = dict.fromkeys(("hits", "misses", "puts", "replaced", "corrupt", "read", "written"), 0)
+        self._counts = dict.fromkeys(_COUNTED, 0)
+        self._seconds = {"read": 0.0, "write": 0.0}
         self._counts_lock = Lock()
 
     @property
@@ -101,10 +59,16 @@ class BlobStore(AsyncFace, ABC):
     def tier(self) -> str:
         """The tier's name in reports: "memory", "disk"."""
 
+    @property
+    def remote(self) -> bool:
+        """Whether reading a blob once more costs as much as the first time; False where the machine itself has it."""
+        return False
+
     def get(self, name: str) -> memoryview | None:
         """Return the blob's bytes, or None; counts as a use of the blob."""
         self._check(name)
-        view = self._read(name)
+        with self._timed("read"):
+            view = self._read(name)
         if view is None:
             self._count(misses=1)
             return None
@@ -116,6 +80,21 @@ class BlobStore(AsyncFace, ABC):
         """Return `get` of each name; a tier behind a network asks for all of them at once."""
         return [self.get(name) for name in names]
 
+    def find(self, name: str) -> Found | None:
+        """Return what `get` returns, and which tier had it."""
+        return self.find_many([name])[0]
+
+    def find_many(self, names: Sequence[str]) -> list[Found | None]:
+        """Return what `get_many` returns, and which tier had each."""
+        return [None if view is None else Found(view, self.tier) for view in self.get_many(names)]
+
+    def prefetch(self, names: Sequence[str]) -> Prefetch:
+        """Start loading blobs into the fastest tier, in the background; does nothing where there is but one tier."""
+        self._check(*names)
+        done = Prefetch()
+        done.finish()
+        return done
+
     def get_range(self, name: str, start: int, length: int) -> memoryview | None:
         """Return bytes `start` to `start + length`, fewer where the blob ends before; None when there is no blob.
 
@@ -124,9 +103,7 @@ class BlobStore(AsyncFace, ABC):
         Raises:
             ValueError: start or length below 0.
         """
-        self._check(name)
-        if start < 0 or length < 0:
-            raise ValueError(f"expected start and length of at least 0, got {start} and {length}")
+        self._check_range(name, start, length)
         return self._read_range(name, start, length)
 
     def put(self, name: str, data: Data) -> None:
@@ -136,9 +113,9 @@ class BlobStore(AsyncFace, ABC):
             StoreWriteError: no room, read-only, or larger than the budget; what was there stays or is gone, whole.
         """
         self._check(name)
-        buffers = [memoryview(part).cast("B") for part in ([data] if isinstance(data, Buffer) else data)]
-        size_bytes = sum(part.nbytes for part in buffers)
-        self._write(name, buffers, size_bytes)
+        buffers, size_bytes = as_buffers(data)
+        with self._timed("write"):
+            self._write(name, buffers, size_bytes)
         self._count(puts=1, written=size_bytes)
 
     def delete(self, name: str) -> bool:
@@ -177,15 +154,31 @@ class BlobStore(AsyncFace, ABC):
         self._check()
         return self._usage()
 
+    def by_rank(self) -> Sequence[str]:
+        """Return the names that may give way to others, in the order in which they would.
+
+        Raises:
+            StoreError: the store keeps no such order of its own.
+        """
+        self._check()
+        raise StoreError(f"the {self.tier} store keeps no order of use: it cannot be cut to a size from here")
+
+    def tiers(self) -> tuple[TierStats, ...]:
+        """Return each tier in numbers, fastest first."""
+        return (self.stats(),)
+
     def stats(self) -> TierStats:
-        """Return the tier in numbers."""
-        usage = self.usage().values()
+        """Return the store in numbers."""
+        return self.numbers(self.usage())
+
+    def numbers(self, usage: Mapping[str, Usage]) -> TierStats:
+        """Return what was counted, with what the store is said to hold; `stats` without asking the tier."""
         with self._counts_lock:
-            counts = dict(self._counts)
+            counts, seconds = dict(self._counts), dict(self._seconds)
         return TierStats(
             tier=self.tier,
-            entries=sum(use.entries for use in usage),
-            bytes=sum(use.bytes for use in usage),
+            entries=sum(use.entries for use in usage.values()),
+            bytes=sum(use.bytes for use in usage.values()),
             budget_bytes=self.budget_bytes,
             hits=counts["hits"],
             misses=counts["misses"],
@@ -194,6 +187,9 @@ class BlobStore(AsyncFace, ABC):
             corrupt=counts["corrupt"],
             read_bytes=counts["read"],
             written_bytes=counts["written"],
+            failures=counts["failures"],
+            read_seconds=seconds["read"],
+            write_seconds=seconds["write"],
         )
 
     def reconcile(self) -> None:
@@ -219,10 +215,25 @@ class BlobStore(AsyncFace, ABC):
             if not is_name(name):
                 raise ValueError(f"blob name {name!r}: expected 1 to 160 of 0-9, a-z and '-'")
 
+    def _check_range(self, name: str, start: int, length: int) -> None:
+        self._check(name)
+        if start < 0 or length < 0:
+            raise ValueError(f"expected start and length of at least 0, got {start} and {length}")
+
     def _count(self, **amounts: int) -> None:
         with self._counts_lock:
             for what, amount in amounts.items():
                 self._counts[what] += amount
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            seconds = perf_counter() - began
+            with self._counts_lock:
+                self._seconds[what] += seconds
 
     @abstractmethod
     def _read(self, name: str) -> memoryview | None: ...

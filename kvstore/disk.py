@@ -11,13 +11,14 @@ Reads look at files only: a manifest that is behind, locked or lost never costs 
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
 from epic_rag.kvstore.blobstore import BlobNote, BlobStore, Usage
 from epic_rag.kvstore.errors import StoreError, StoreWriteError
+from epic_rag.kvstore.fileblob import FileBlob
 from epic_rag.kvstore.folder import Folder, write_error
 from epic_rag.kvstore.header import describe
 from epic_rag.kvstore.manifest import Manifest
@@ -81,6 +82,24 @@ class DiskStore(BlobStore):
         found = dict(self._folder.walk())
         with self._manifest.transaction() as rows:
             reconcile(self._folder, rows, found)
+
+    def by_rank(self) -> Sequence[str]:
+        """Return the names that may give way to others, in the order in which they would."""
+        self._check()
+        with self._manifest.read() as rows:
+            return rows.by_rank()
+
+    @contextmanager
+    def open_blob(self, name: str) -> Iterator[FileBlob | None]:
+        """Open a blob, or give None where there is none; counts as `get` does."""
+        self._check(name)
+        with self._timed("read"), self._folder.open(name) as blob:
+            if blob is None:
+                self._count(misses=1)
+            else:
+                self._count(hits=1, read=blob.num_bytes)
+                self._touch([name])
+            yield blob
 
     def _read(self, name: str) -> memoryview | None:
         return self._folder.map(name)

@@ -4,7 +4,9 @@
     ├── StoreURIError           a store address that names no known store, or a wrong option
     ├── StoreWriteError         bytes could not be kept: disk full, read-only, over the budget
     ├── StoreFormatError        stored bytes that cannot be read: damaged, or not ours
-    │   └── StoreVersionError   intact bytes of a version or codec that this program does not know
+    │   ├── StoreVersionError   intact bytes of a version or codec that cannot be read here
+    │   └── StoreTrustError     bytes without the MAC that the store's secret key makes
+    ├── StoreUnavailableError   a tier behind a network does not answer now
     └── StoreClosedError        the store was used after close()
 
 Absence is not an error: what is not stored is None. A value of the wrong kind or shape in a call is a ValueError.
@@ -28,7 +30,18 @@ class StoreFormatError(StoreError):
 
 
 class StoreVersionError(StoreFormatError):
-    """Intact bytes of a format version or codec that this program does not know; never quarantined."""
+    """Intact bytes of a format version or codec that cannot be read here: unknown, or its package is not installed.
+
+    Such blobs are never quarantined.
+    """
+
+
+class StoreTrustError(StoreFormatError):
+    """Bytes without the MAC that the store's secret key makes: forged, or written without the key or with another."""
+
+
+class StoreUnavailableError(StoreError):
+    """A tier behind a network does not answer now. Reads never raise it: what cannot be reached is missing."""
 
 
 class StoreClosedError(StoreError):

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobNote, is_name
 from epic_rag.kvstore.errors import StoreFormatError, StoreWriteError
+from epic_rag.kvstore.fileblob import FileBlob
 from epic_rag.kvstore.header import LENGTH_BYTES, describe, header_bytes
 from epic_rag.kvstore.mapping import map_private
 
@@ -87,6 +88,21 @@ class Folder:
         except OSError as error:
             _log.warning("blob %s cannot be read (%s): treated as missing", name, error)
             return None
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[FileBlob | None]:
+        """Open a blob's file for reading; None when it is missing or unreadable."""
+        try:
+            descriptor = os.open(self.path(name), os.O_RDONLY)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                _log.warning("blob %s cannot be read (%s): treated as missing", name, error)
+            yield None
+            return
+        try:
+            yield FileBlob(descriptor)
+        finally:
+            os.close(descriptor)
 
     def note(self, name: str) -> BlobNote:
         """Return what the bookkeeping keeps about a blob, from the first bytes of its file."""

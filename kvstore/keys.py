@@ -13,7 +13,7 @@ from epic_rag.kvstore.profile import EncodingProfile
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FORMAT_VERSION", "ChunkKey", "chunk_key", "digest_fields", "token_list"]
+__all__ = ["FORMAT_VERSION", "ChunkKey", "chunk_key", "digest_fields", "is_key", "token_list"]
 
 FORMAT_VERSION = 1
 """Version of the blob format (docs/kv-format.md); part of every key."""
@@ -21,6 +21,7 @@ FORMAT_VERSION = 1
 ChunkKey = NewType("ChunkKey", str)
 """64 lowercase hex digits."""
 
+_KEY_DIGITS = 64
 _MAX_TOKEN_ID = 2**31 - 1
 
 
@@ -39,6 +40,11 @@ def chunk_key(profile: EncodingProfile, token_ids: "Sequence[int] | Tensor") -> 
         raise ValueError("a chunk needs at least one token, got none")
     digest = digest_fields(("format_version", FORMAT_VERSION), ("profile", profile.digest), ("token_ids", ids))
     return ChunkKey(digest)
+
+
+def is_key(name: str) -> bool:
+    """Return whether a blob's name may be the key of a chunk."""
+    return len(name) == _KEY_DIGITS and set(name) <= set("0123456789abcdef")
 
 
 def token_list(token_ids: "Sequence[int] | Tensor") -> list[int]:

@@ -106,6 +106,11 @@ class Rows:
             self._set("floor", max(float(self._setting("floor")), row[1]))
         return victims
 
+    def by_rank(self) -> list[str]:
+        """Return the names that may give way, in the order of `make_room`."""
+        query = "SELECT name FROM entry WHERE state = ? AND pinned = 0 ORDER BY rank, last_use"
+        return [row[0] for row in self._db.execute(query, (LIVE,))]
+
     def room(self, budget_bytes: int | None) -> float:
         """Return how large a blob may be at most: the budget without the pinned."""
         query = "SELECT TOTAL(size_bytes) FROM entry WHERE state = ? AND pinned = 1"

@@ -52,6 +52,15 @@ class MemoryStore(BlobStore):
         """The tier's name, "memory"."""
         return "memory"
 
+    def by_rank(self) -> Sequence[str]:
+        """Return the names that may give way to others, in the order in which they would."""
+        self._check()
+        with self._lock:
+            return [name for _, _, name in self._ranked()]
+
+    def _ranked(self) -> list[tuple[float, int, str]]:
+        return sorted((e.rank, e.last_use, n) for n, e in self._entries.items() if not _pinned(n))
+
     def _read(self, name: str) -> memoryview | None:
         with self._lock:
             entry = self._entries.get(name)
@@ -78,11 +87,12 @@ class MemoryStore(BlobStore):
         excess = self._bytes - (len(old.data) if old else 0) + size_bytes - self.budget_bytes
         if excess <= 0:
             return []
-        candidates = [(e.rank, e.last_use, n) for n, e in self._entries.items() if n != name and not _pinned(n)]
         victims = []
-        for _, _, victim in sorted(candidates):
+        for _, _, victim in self._ranked():
             if excess <= 0:
                 break
+            if victim == name:
+                continue
             victims.append(victim)
             excess -= len(self._entries[victim].data)
         if excess > 0:

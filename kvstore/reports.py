@@ -1,6 +1,6 @@
 """What the KV store answers with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from epic_rag.kvstore.blobstore import TierStats
 from epic_rag.kvstore.tensors import ChunkKV
@@ -60,7 +60,15 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` found: how many blobs were checked, and (name, reason) of each damaged one."""
+    """What `verify` found.
+
+    Attributes:
+        checked: chunks and profiles that were looked at.
+        damaged: (name, reason) of each damaged one, or one without the MAC that it must have.
+        unreadable: (name, reason) of each that is intact as far as can be seen, but of a version or codec that this
+            program does not know.
+    """
 
     checked: int
     damaged: list[tuple[str, str]]
+    unreadable: list[tuple[str, str]] = field(default_factory=list)

@@ -2,17 +2,26 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobStore
-from epic_rag.kvstore.errors import StoreFormatError, StoreVersionError, StoreWriteError
-from epic_rag.kvstore.format import pack, unpack
+from epic_rag.kvstore.asyncface import Buffer
+from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobStore, Found
+from epic_rag.kvstore.codecs import find_codec
+from epic_rag.kvstore.errors import StoreFormatError, StoreVersionError
+from epic_rag.kvstore.filling import unpack_into
+from epic_rag.kvstore.format import check, pack, unpack
+from epic_rag.kvstore.header import CODEC_NONE, BlobHeader
 from epic_rag.kvstore.keys import ChunkKey, chunk_key, token_list
+from epic_rag.kvstore.mac import Authenticator, split_record
+from epic_rag.kvstore.openblob import OpenBlob, OpensBlobs, ViewBlob
+from epic_rag.kvstore.prefetch import Prefetch
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.reports import Hit, ProfileStats, StoreStats, VerifyReport
+from epic_rag.kvstore.scrub import Progress, scrub
 from epic_rag.kvstore.tensors import ChunkKV
 
 if TYPE_CHECKING:
@@ -27,28 +36,62 @@ class KVStore:
     A chunk's blob is named by its key alone. Which profile it belongs to, and its tokens, stand in its header; each
     tier copies them into its bookkeeping, so that statistics read no blob. Damaged blobs are reported, quarantined
     and treated as missing, so that the caller encodes the chunk anew.
+
+    With a secret key, whatever was not written with that key is treated like damage. It could not stay where it is: a
+    chunk whose key is there is never stored again, so one forged blob would cost an encode at every question.
     """
 
-    def __init__(self, blobs: BlobStore) -> None:
-        """Take ownership of a blob store: `close` closes it."""
+    def __init__(self, blobs: BlobStore, codec: str = CODEC_NONE, mac_key: bytes | None = None) -> None:
+        """Take ownership of a blob store: `close` closes it.
+
+        Args:
+            blobs: where the bytes are kept.
+            codec: how chunks are written from now on, a name of `epic_rag.kvstore.codecs.CODECS`; each blob says how it
+                was written, so any are read.
+            mac_key: the store's secret, at least 32 bytes; None writes no MACs and checks none.
+
+        Raises:
+            ValueError: an unknown codec, or too short a secret.
+            StoreVersionError: the package that the codec needs is not installed.
+        """
+        self.codec = find_codec(codec).name
         self.blobs = blobs
+        self._authenticator = None if mac_key is None else Authenticator(mac_key)
         self._lock = Lock()
         self._recorded: set[str] = set()
         self._counts = dict.fromkeys(("hits", "misses", "mismatched", "damaged"), 0)
 
-    def get(self, key: ChunkKey, token_ids: "Sequence[int] | Tensor") -> Hit | None:
+    def get(
+        self, key: ChunkKey, token_ids: "Sequence[int] | Tensor", *, out: "tuple[Tensor, Tensor] | None" = None
+    ) -> Hit | None:
         """Return a chunk's KV, or None.
 
         Args:
             key: the chunk's key.
             token_ids: the tokens [T] that were asked for; KV of other tokens is reported and treated as missing.
+            out: keys and values [L, H, T, D] on the CPU that are filled and returned, which saves a copy; after a miss
+                they hold anything.
+
+        Raises:
+            ValueError: `out` of another shape or dtype than the KV.
         """
-        return self._checked(key, token_ids, self.blobs.get(key))
+        if out is None:
+            return self._found(key, token_ids, self.blobs.find(key))
+        with self._opened(key) as (blob, tier):
+            if blob is None:
+                self._count("misses")
+                return None
+            kv = self._checked(key, token_ids, lambda: unpack_into(blob, key, out, self._authenticator))
+            return None if kv is None else Hit(kv, tier, blob.num_bytes)
 
     def get_many(self, pairs: "Sequence[tuple[ChunkKey, Sequence[int] | Tensor]]") -> list[Hit | None]:
         """Return `get` of each (key, token ids) pair; a tier behind a network is asked once."""
-        views = self.blobs.get_many([key for key, _ in pairs])
-        return [self._checked(key, ids, view) for (key, ids), view in zip(pairs, views, strict=True)]
+        found = self.blobs.find_many([key for key, _ in pairs])
+        return [self._found(key, ids, one) for (key, ids), one in zip(pairs, found, strict=True)]
+
+    def prefetch(self, keys: Sequence[ChunkKey]) -> Prefetch:
+        """Start loading chunks into the fastest tier in the background."""
+        return self.blobs.prefetch(keys)
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
         """Return for each key whether a blob is stored under it; reads and checks none of them."""
@@ -68,7 +111,7 @@ class KVStore:
 
         Raises:
             ValueError: the key is not that of this profile and these tokens, or negative or infinite seconds.
-            StoreWriteError: no room, read-only, or larger than the budget.
+            StoreWriteError: no room, read-only, or larger than the budget; or numbers that the codec cannot hold.
         """
         if not 0 <= encode_seconds < math.inf:
             raise ValueError(f"encode_seconds: expected a number of at least 0, got {encode_seconds}")
@@ -79,7 +122,7 @@ class KVStore:
             self.put_profile(profile)
         if self.blobs.contains([key])[0]:
             return 0
-        buffers = pack(key, kv, profile.digest, encode_seconds)
+        buffers = self.encode(key, kv, profile.digest, encode_seconds)
         self.blobs.put(key, buffers)
         return sum(memoryview(part).nbytes for part in buffers)
 
@@ -91,7 +134,8 @@ class KVStore:
         """Record a profile, never to be replaced; does nothing when it is recorded."""
         name = RECORD_PREFIX + profile.digest
         if not self.blobs.contains([name])[0]:
-            self.blobs.put(name, profile.to_json())
+            record = profile.to_json()
+            self.blobs.put(name, record if self._authenticator is None else self._authenticator.seal_record(record))
         self._recorded.add(profile.digest)
 
     def profile(self, digest: str) -> EncodingProfile | None:
@@ -101,7 +145,7 @@ class KVStore:
         if view is None:
             return None
         try:
-            return _read_profile(name, view)
+            return self._read_profile(name, view)
         except StoreFormatError as error:
             self._recorded.discard(digest)
             self._report_damage(name, error)
@@ -125,34 +169,56 @@ class KVStore:
             bytes=sum(p.bytes for p in profiles),
             tokens=sum(p.tokens for p in profiles),
             profiles=profiles,
-            tiers=(self.blobs.stats(),),
+            tiers=self.blobs.tiers(),
             hits=counts["hits"],
             misses=counts["misses"],
             mismatched=counts["mismatched"],
             damaged=counts["damaged"],
         )
 
-    def verify(self) -> VerifyReport:
+    def verify(self, progress: Progress | None = None, *, quarantine: bool = False) -> VerifyReport:
         """Check every byte of every chunk and profile, and make the bookkeeping agree with what is stored.
 
-        Damaged blobs are listed, not touched: the next read of one quarantines it. No use is counted.
+        Damaged blobs are listed; the next read of one quarantines it. No use is counted.
+
+        Args:
+            progress: told how many blobs are done, and how many there are.
+            quarantine: take damaged blobs out of use now, so that the next ingest encodes their chunks again.
         """
-        try:
-            self.blobs.reconcile()
-        except StoreWriteError as error:
-            _log.warning("the bookkeeping stays as it is (%s)", error)
-        checked = 0
-        damaged: list[tuple[str, str]] = []
-        for name in self.blobs.names():
-            view = self.blobs.get_range(name, 0, self.blobs.size_bytes(name) or 0)
-            if view is None or not (name.startswith(RECORD_PREFIX) or _is_key(name)):
-                continue
-            checked += 1
-            try:
-                _read_profile(name, view) if name.startswith(RECORD_PREFIX) else unpack(view, ChunkKey(name))
-            except StoreFormatError as error:
-                damaged.append((name, str(error)))
-        return VerifyReport(checked, damaged)
+        return scrub(self.blobs, self.check, progress, self._report_damage if quarantine else None)
+
+    def check(self, name: str, view: Buffer) -> BlobHeader | None:
+        """Check every byte of a blob or record without decoding it; returns a blob's header.
+
+        Raises:
+            StoreFormatError: any flaw, a missing MAC included.
+            StoreVersionError: a version or codec that this program does not know.
+        """
+        if not name.startswith(RECORD_PREFIX):
+            return check(view, ChunkKey(name), self._authenticator)
+        self._read_profile(name, view)
+        return None
+
+    def encode(self, key: ChunkKey, kv: ChunkKV, profile_digest: str, encode_seconds: float) -> list[Buffer]:
+        """Return the bytes of a blob as this store writes it; stores nothing.
+
+        Raises:
+            StoreWriteError: the codec cannot hold these numbers.
+        """
+        return pack(key, kv, profile_digest, encode_seconds, self.codec, self._authenticator)
+
+    def decode(self, key: ChunkKey, view: Buffer) -> ChunkKV:
+        """Return the KV that the bytes of a blob hold, checked as this store checks them.
+
+        Raises:
+            StoreFormatError: any flaw, a missing MAC included.
+            StoreVersionError: a version or codec that this program does not know.
+        """
+        return unpack(view, key, self._authenticator)
+
+    def same_key(self, other: "KVStore") -> bool:
+        """Return whether two stores accept each other's blobs: both have the same secret key, or none."""
+        return self._authenticator == other._authenticator
 
     def close(self) -> None:
         """Close the blob store; KV that was returned stays valid."""
@@ -164,12 +230,29 @@ class KVStore:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _checked(self, key: ChunkKey, token_ids: "Sequence[int] | Tensor", view: memoryview | None) -> Hit | None:
-        if view is None:
+    @contextmanager
+    def _opened(self, key: ChunkKey) -> Iterator[tuple[OpenBlob | None, str]]:
+        """Give a blob, open for reading, and its tier."""
+        if isinstance(self.blobs, OpensBlobs):
+            with self.blobs.open_blob(key) as blob:
+                yield blob, self.blobs.tier
+        else:
+            found = self.blobs.find(key)
+            yield (None, "") if found is None else (ViewBlob(found.view), found.tier)
+
+    def _found(self, key: ChunkKey, token_ids: "Sequence[int] | Tensor", found: Found | None) -> Hit | None:
+        if found is None:
             self._count("misses")
             return None
+        kv = self._checked(key, token_ids, lambda: self.decode(key, found.view))
+        return None if kv is None else Hit(kv, found.tier, found.view.nbytes)
+
+    def _checked(
+        self, key: ChunkKey, token_ids: "Sequence[int] | Tensor", read: Callable[[], ChunkKV]
+    ) -> ChunkKV | None:
+        """Return what `read` reads; None, told and counted, where that is not the KV that was asked for."""
         try:
-            kv = unpack(view, key)
+            kv = read()
         except StoreVersionError as error:
             _log.warning("blob %s: %s", key, error)
             self._count("misses")
@@ -183,7 +266,7 @@ class KVStore:
             self._count("misses", "mismatched")
             return None
         self._count("hits")
-        return Hit(kv, self.blobs.tier, view.nbytes)
+        return kv
 
     def _report_damage(self, name: str, error: StoreFormatError) -> None:
         _log.warning("blob %s is damaged (%s): quarantined and treated as missing", name, error)
@@ -195,13 +278,9 @@ class KVStore:
             for name in what:
                 self._counts[name] += 1
 
-
-def _read_profile(name: str, view: memoryview) -> EncodingProfile:
-    profile = EncodingProfile.from_json(bytes(view))
-    if RECORD_PREFIX + profile.digest != name:
-        raise StoreFormatError(f"profile record: its fields make the digest {profile.digest}")
-    return profile
-
-
-def _is_key(name: str) -> bool:
-    return len(name) == 64 and "-" not in name
+    def _read_profile(self, name: str, view: Buffer) -> EncodingProfile:
+        record = split_record(view)[0] if self._authenticator is None else self._authenticator.open_record(view)
+        profile = EncodingProfile.from_json(record)
+        if RECORD_PREFIX + profile.digest != name:
+            raise StoreFormatError(f"profile record: its fields make the digest {profile.digest}")
+        return profile

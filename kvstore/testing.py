@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.format import pack
 from epic_rag.kvstore.keys import ChunkKey
 from epic_rag.kvstore.tensors import ChunkKV
@@ -23,6 +24,24 @@ def chunk_blob(profile: str = "p", tokens: int = 1, cost_seconds: float = 0.0) -
 def content(view: memoryview | None) -> bytes | None:
     """Return the bytes that a store gave."""
     return None if view is None else bytes(view)
+
+
+def share(store: BlobStore, threads: int, turns: int) -> int:
+    """Put, get and delete the same few blobs in many threads, and check that each is whole; returns the puts."""
+    names = [f"k{i}" for i in range(6)]
+
+    def work(index: int) -> None:
+        for turn in range(turns):
+            name = names[(index + turn) % len(names)]
+            store.put(name, bytes([index]) * (100 + 10 * index))
+            view = store.get(name)
+            if view is not None and (len(view) != 100 + 10 * view[0] or len(set(view)) != 1):
+                raise AssertionError(f"{name} is torn: {bytes(view)!r}")
+            if turn % 5 == 0:
+                store.delete(name)
+
+    in_threads(threads, work)
+    return threads * turns
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:

@@ -1,11 +1,11 @@
 """Store addresses: text that says which store to open, for config files and the command line."""
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
+from epic_rag.kvstore.address import KNOWN, TIERED, Address, mask_uri, parse_addresses, parse_size
 from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.disk import DiskStore, store_path
 from epic_rag.kvstore.errors import StoreURIError
@@ -13,95 +13,113 @@ from epic_rag.kvstore.memory import MemoryStore
 from epic_rag.kvstore.replacement import POLICIES
 from epic_rag.kvstore.store import KVStore
 
-KNOWN = """known are
-    memory://                       this process only
-    disk:///absolute/path           a folder
-    disk://relative/path
-    path                            the same as disk://path
-each with the options ?budget=10GB&replacement=lru|lfu|gdsf"""
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt]?)(i?)b)?", re.IGNORECASE)
+__all__ = ["KNOWN", "mask_uri", "open_store", "parse_size", "store_folder"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
-    text: str
-    path: str
-    budget_bytes: int | None
-    replacement: str
-
-
-def open_store(uri: str) -> KVStore:
+def open_store(uri: str, mac_key: bytes | None = None) -> KVStore:
     """Open the store that an address names.
 
     Args:
-        uri: `memory://`, `disk:///path`, `disk://path` or a plain path, with the options `?budget=` (bytes, or 10GB,
-            512MiB) and `&replacement=` (lru, lfu, gdsf).
+        uri: `memory://`, `disk:///path`, `disk://path`, a plain path, `redis://host`, `rediss://host`,
+            `redis+sentinel://host,host/service`, `redis+cluster://host,host`, or `tiered:` and several of these with
+            commas between them, fastest first; each with its options (docs/stores.md).
+        mac_key: seals what is written, and refuses what is read without its seal.
 
     Raises:
         StoreURIError: not one of these; the message lists them.
         StoreWriteError: the folder does not exist and cannot be made.
+        StoreError: a package that the address needs is not installed.
     """
-    scheme, path, query = _parts(uri)
-    if scheme not in _OPENERS:
-        raise StoreURIError(f"store address {uri!r}: {scheme!r} is unknown; {KNOWN}")
-    options = _options(uri, query)
-    address = _Address(
-        text=uri,
-        path=path,
-        budget_bytes=_budget(uri, options["budget"]) if "budget" in options else None,
-        replacement=options.get("replacement", "lru"),
-    )
-    if address.replacement not in POLICIES:
-        raise StoreURIError(f"store address {uri!r}: replacement {address.replacement!r} is unknown; {KNOWN}")
-    return KVStore(_OPENERS[scheme](address))
+    addresses = parse_addresses(uri)
+    codec = _codec(addresses)
+    tiered = uri.startswith(TIERED)
+    with ExitStack() as on_failure:
+        opened = [on_failure.enter_context(_open(address, alone=not tiered)) for address in addresses]
+        store = KVStore(_tiered(addresses, opened) if tiered else opened[0], codec, mac_key)
+        on_failure.pop_all()
+    return store
 
 
 def store_folder(uri: str) -> Path | None:
-    """Return the folder of a store on disk; None for an address of another kind."""
-    scheme, path, _ = _parts(uri)
-    return store_path(path) if scheme == "disk" and path else None
-
-
-def _parts(uri: str) -> tuple[str, str, str]:
-    """Split an address into scheme, path and options; only behind a scheme is the path percent-decoded."""
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
-        scheme, rest = "disk", uri
-    path, _, query = rest.partition("?")
-    return scheme, unquote(path) if separator else path, query
-
-
-def _options(uri: str, query: str) -> dict[str, str]:
+    """Return the folder of a store on disk; of several tiers that of the first on disk; None where there is none."""
     try:
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
-    except ValueError as error:
-        raise StoreURIError(f"store address {uri!r}: the options are malformed ({error}); {KNOWN}") from error
-    for name in options:
-        if name not in ("budget", "replacement"):
-            raise StoreURIError(f"store address {uri!r}: option {name!r} is unknown; {KNOWN}")
-    return options
+        addresses = parse_addresses(uri)
+    except StoreURIError:
+        return None
+    for address in addresses:
+        if address.scheme == "disk" and address.path:
+            return store_path(unquote(address.path))
+    return None
 
 
-def _budget(uri: str, text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    power = " kmgt".index(match[2].lower() or " ") if match and match[2] is not None else 0
-    size_bytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power) if match else 0
-    if size_bytes < 1:
-        raise StoreURIError(f"store address {uri!r}: budget {text!r} is not a size such as 500MB or 8GiB; {KNOWN}")
-    return size_bytes
+def _open(address: Address, *, alone: bool) -> BlobStore:
+    if address.scheme not in _OPENERS:
+        raise address.refuse(f"{address.scheme!r} is unknown")
+    if alone and "write" in address.options:
+        raise address.refuse("option 'write' is for one tier of several")
+    return _OPENERS[address.scheme](address)
 
 
-def _open_memory(address: _Address) -> BlobStore:
+def _open_memory(address: Address) -> BlobStore:
+    budget_bytes, replacement = _budget(address)
     if address.path:
-        raise StoreURIError(f"store address {address.text!r}: memory:// takes no path; {KNOWN}")
-    return MemoryStore(address.budget_bytes, address.replacement)
+        raise address.refuse("memory:// takes no path")
+    return MemoryStore(budget_bytes, replacement)
 
 
-def _open_disk(address: _Address) -> BlobStore:
+def _open_disk(address: Address) -> BlobStore:
+    budget_bytes, replacement = _budget(address)
     if not address.path:
-        raise StoreURIError(f"store address {address.text!r}: the path is missing; {KNOWN}")
-    return DiskStore(address.path, address.budget_bytes, address.replacement)
+        raise address.refuse("the path is missing")
+    return DiskStore(unquote(address.path), budget_bytes, replacement)
 
 
-_OPENERS: Mapping[str, Callable[[_Address], BlobStore]] = {"memory": _open_memory, "disk": _open_disk}
+def _open_redis(address: Address) -> BlobStore:
+    from epic_rag.kvstore.redis_options import redis_options
+    from epic_rag.kvstore.redis_store import RedisStore
+
+    return RedisStore(redis_options(address))
+
+
+_OPENERS: Mapping[str, Callable[[Address], BlobStore]] = {"memory": _open_memory, "disk": _open_disk} | dict.fromkeys(
+    ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"), _open_redis
+)
+
+
+def _budget(address: Address) -> tuple[int | None, str]:
+    """Return budget and replacement of a tier that keeps a budget of its own."""
+    address.check_options("codec", "write", "budget", "replacement")
+    text = address.options.get("budget")
+    budget_bytes = parse_size(text) if text is not None else None
+    if text is not None and budget_bytes is None:
+        raise address.refuse(f"budget {text!r} is not a size such as 500MB or 8GiB")
+    replacement = address.options.get("replacement", "lru")
+    if replacement not in POLICIES:
+        raise address.refuse(f"replacement {replacement!r} is unknown")
+    return budget_bytes, replacement
+
+
+def _codec(addresses: list[Address]) -> str:
+    """Return the codec of the whole store, which any of its tiers may name."""
+    from epic_rag.kvstore.codecs import CODECS
+
+    # In the options of an address + stands for a space.
+    named = {address.options["codec"].replace(" ", "+") for address in addresses if "codec" in address.options}
+    if len(named) > 1:
+        raise addresses[0].refuse(f"codecs {' and '.join(sorted(named))}: a store has one for all of its tiers")
+    codec = named.pop() if named else "none"
+    if codec not in CODECS:
+        raise addresses[0].refuse(f"codec {codec!r} is unknown, there are {', '.join(CODECS)}")
+    return codec
+
+
+def _tiered(addresses: list[Address], tiers: list[BlobStore]) -> BlobStore:
+    from epic_rag.kvstore.tiered import TieredStore
+
+    modes = [address.options.get("write", "through") for address in addresses]
+    for mode in modes:
+        if mode not in ("through", "back"):
+            raise addresses[0].refuse(f"write={mode} is unknown")
+    if "through" not in modes:
+        raise addresses[0].refuse("write=back for every tier: at least one has to be written at once")
+    return TieredStore(tiers, write_back=[mode == "back" for mode in modes])

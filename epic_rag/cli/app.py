@@ -1,4 +1,4 @@
-"""`epic-rag ingest | ask | stats`. Heavy imports wait until a command runs, so that `--help` answers at once."""
+"""The program `epic-rag`. Heavy imports wait until a command runs, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from epic_rag import __version__, config
 from epic_rag.cli.guard import PARTLY, guarded
+from epic_rag.cli.maintain import register
 
 if TYPE_CHECKING:
     from epic_rag.engine import Engine
@@ -153,6 +154,9 @@ def stats_command(store: Store = None, as_json: Json = False) -> None:
     from epic_rag.stats import read_stats
 
     show_stats(read_stats(store), as_json=as_json)
+
+
+register(app)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """A disk store survives the death of its writers at any instant, and many writers at once."""
 
+import os
 import random
 import signal
 import sqlite3
@@ -17,6 +18,8 @@ from epic_rag.kvstore.testing import content
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET_BYTES = 400_000
+KILLS = int(os.environ.get("EPIC_RAG_TEST_KILLS", "40"))
+"""`.ci/run` kills 200 times."""
 
 # Each blob tells its name and size, and is one repeated byte, so that a torn or mixed one shows.
 BLOBS = """
@@ -81,7 +84,7 @@ def unsettled(root: Path) -> int:
 def test_killed_writers_leave_a_store_that_opens(tmp_path: Path) -> None:
     dice = random.Random(7)
     interrupted = entries = 0
-    for turn in range(40):
+    for turn in range(KILLS):
         process = writer(tmp_path, turn, 1, 10**9)
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n", process.communicate()[1]
@@ -92,7 +95,7 @@ def test_killed_writers_leave_a_store_that_opens(tmp_path: Path) -> None:
         interrupted += unsettled(tmp_path) > 0
         entries = max(entries, check(tmp_path))
     temps = len(list((tmp_path / "tmp").iterdir()))
-    print(f"40 kills: {interrupted} amid a write or removal, {temps} temporary files left, up to {entries} blobs")
+    print(f"{KILLS} kills: {interrupted} amid a write or removal, {temps} temporary files left, up to {entries} blobs")
     assert interrupted > 0
     assert entries > 0
 

@@ -14,7 +14,7 @@ import pytest
 from epic_rag.kvstore import disk, folder
 from epic_rag.kvstore import manifest as manifest_module
 from epic_rag.kvstore.blobstore import BlobStore
-from epic_rag.kvstore.conformance import BlobStoreSuite, MakeStore
+from epic_rag.kvstore.conformance_budget import BudgetSuite, MakeBudgetedStore
 from epic_rag.kvstore.disk import DiskStore
 from epic_rag.kvstore.errors import StoreWriteError
 from epic_rag.kvstore.testing import chunk_blob, content
@@ -26,9 +26,9 @@ Books = Callable[[DiskStore], bool]
 InNamespace = Callable[[str, str], subprocess.CompletedProcess[str]]
 
 
-class TestDiskStore(BlobStoreSuite):
+class TestDiskStore(BudgetSuite):
     @pytest.fixture
-    def make_store(self, tmp_path: Path) -> MakeStore:
+    def make_store(self, tmp_path: Path) -> MakeBudgetedStore:
         def make(budget_bytes: int | None = None, replacement: str = "lru") -> DiskStore:
             return DiskStore(tmp_path / "store", budget_bytes, replacement)
 

@@ -1,6 +1,6 @@
-"""The LangChain face passes LangChain's own suites over both tiers, and caches embeddings."""
+"""The LangChain face passes LangChain's own suites over every tier, and caches embeddings."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +11,23 @@ from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.disk import DiskStore
 from epic_rag.kvstore.langchain_store import BlobByteStore
 from epic_rag.kvstore.memory import MemoryStore
+from epic_rag.kvstore.tiered import TieredStore
 
 
-@pytest.fixture(params=["memory", "disk"])
-def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
-    with MemoryStore() if request.param == "memory" else DiskStore(tmp_path) as store:
+@pytest.fixture(params=["memory", "disk", "redis", "redis cluster", "memory over disk", "disk over redis"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path, open_redis: Callable[..., BlobStore]) -> Iterator[BlobStore]:
+    def redis() -> BlobStore:
+        return open_redis(request.getfixturevalue("redis_uri"))
+
+    make: dict[str, Callable[[], BlobStore]] = {
+        "memory": MemoryStore,
+        "disk": lambda: DiskStore(tmp_path),
+        "redis": redis,
+        "redis cluster": lambda: open_redis(request.getfixturevalue("redis_cluster_uri")),
+        "memory over disk": lambda: TieredStore([MemoryStore(), DiskStore(tmp_path)]),
+        "disk over redis": lambda: TieredStore([DiskStore(tmp_path), redis()]),
+    }
+    with make[request.param]() as store:
         yield store
 
 

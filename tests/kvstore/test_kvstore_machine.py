@@ -1,6 +1,8 @@
 """Any sequence of calls leaves a store that agrees with a dict."""
 
+import itertools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from epic_rag.kvstore.disk import DiskStore
 from epic_rag.kvstore.errors import StoreWriteError
 from epic_rag.kvstore.memory import MemoryStore
 from epic_rag.kvstore.testing import content
+from epic_rag.kvstore.tiered import TieredStore
 
 NAMES = st.sampled_from(["a", "b", "c-1", "c-2", "0" * 64, "profile-1"])
 DATA = st.binary(max_size=40)
@@ -118,8 +121,80 @@ class DiskMachine(Machine):
         self.folder.cleanup()
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(MemoryMachine, 100), (DiskMachine, 25)])
+class UnlimitedMachine(Machine):
+    """Of a store that has no budget of its own."""
+
+    @initialize()
+    def start(self) -> None:
+        self.store = self.open()
+
+
+class TieredMachine(UnlimitedMachine):
+    """A memory that holds next to nothing over a disk, so that reads move blobs up all the time."""
+
+    memory_bytes: int | None = 60
+    write_back = (False, False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+
+    def open(self) -> BlobStore:
+        return TieredStore([MemoryStore(self.memory_bytes), DiskStore(Path(self.folder.name))], self.write_back)
+
+    @rule(name=NAMES)
+    def prefetch(self, name: str) -> None:
+        self.store.prefetch([name])
+
+    @rule()
+    def open_again(self) -> None:
+        self.store.close()
+        self.store = self.open()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.folder.cleanup()
+
+
+class WriteBackMachine(TieredMachine):
+    """Closing writes what waits."""
+
+    memory_bytes = None
+    write_back = (False, True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "examples"), [(MemoryMachine, 100), (DiskMachine, 25), (TieredMachine, 25), (WriteBackMachine, 15)]
+)
 def test_any_sequence_of_calls(machine: type[Machine], examples: int) -> None:
+    run(machine, examples)
+
+
+@pytest.mark.parametrize("kind", ["server", "cluster", "below a disk"])
+def test_any_sequence_of_calls_on_redis(
+    request: pytest.FixtureRequest, open_redis: Callable[..., BlobStore], tmp_path: Path, kind: str
+) -> None:
+    uri = request.getfixturevalue("redis_cluster_uri" if kind == "cluster" else "redis_uri")
+    numbers = itertools.count()
+
+    class RedisMachine(UnlimitedMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number = next(numbers)
+
+        def open(self) -> BlobStore:
+            remote = open_redis(uri, namespace=f"machine-{kind[:2]}-{self.number}")
+            return TieredStore([DiskStore(tmp_path / str(self.number)), remote]) if kind == "below a disk" else remote
+
+        @rule()
+        def open_again(self) -> None:
+            self.store.close()
+            self.store = self.open()
+
+    run(RedisMachine, 15)
+
+
+def run(machine: type[Machine], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=examples, stateful_step_count=20, deadline=None, suppress_health_check=SLOW),

@@ -3,14 +3,14 @@
 import pytest
 
 from epic_rag.kvstore.blobstore import BlobNote, BlobStore
-from epic_rag.kvstore.conformance import BlobStoreSuite, MakeStore
+from epic_rag.kvstore.conformance_budget import BudgetSuite, MakeBudgetedStore
 from epic_rag.kvstore.memory import MemoryStore, _Entry
 from epic_rag.kvstore.testing import content
 
 
-class TestMemoryStore(BlobStoreSuite):
+class TestMemoryStore(BudgetSuite):
     @pytest.fixture
-    def make_store(self) -> MakeStore:
+    def make_store(self) -> MakeBudgetedStore:
         return MemoryStore
 
     def raw_get(self, store: BlobStore, name: str) -> bytes | None:

@@ -6,9 +6,11 @@ import pytest
 
 from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.disk import DiskStore
-from epic_rag.kvstore.errors import StoreURIError
+from epic_rag.kvstore.errors import StoreURIError, StoreWriteError
 from epic_rag.kvstore.memory import MemoryStore
+from epic_rag.kvstore.redis_store import RedisStore
 from epic_rag.kvstore.replacement import GDSF, LRU
+from epic_rag.kvstore.tiered import TieredStore
 from epic_rag.kvstore.uri import open_store, store_folder
 
 
@@ -45,7 +47,40 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_disk_stores_have_a_folder() -> None:
-    assert [store_folder(uri) for uri in ("memory://", "redis://host", "disk://", "")] == [None] * 4
+    uris = ("memory://", "redis://host", "disk://", "", "tiered:memory://,redis://h", "tiered:", "disk://x?broken")
+    assert [store_folder(uri) for uri in uris] == [None] * 7
+
+
+def test_tiered(tmp_path: Path, redis_uri: str) -> None:
+    uri = f"tiered:memory://?budget=1kB,disk://{tmp_path}/a?replacement=lfu,disk://{tmp_path}/b?write=back,{redis_uri}"
+    with open_store(uri) as store:
+        blobs = store.blobs
+        assert isinstance(blobs, TieredStore)
+        assert [tier.tier for tier in blobs.tiers()] == ["memory", "disk", "disk", "redis"]
+        assert blobs._back == [False, False, True, False]
+        assert blobs.tiers()[0].budget_bytes == 1000
+    assert store_folder(uri) == tmp_path / "a"
+
+
+def test_tiers_that_were_opened_are_closed_when_a_later_one_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreWriteError):
+        open_store(f"tiered:disk://{tmp_path}/a,disk://{tmp_path}/file")
+
+
+def test_redis(redis_uri: str) -> None:
+    with open_store(redis_uri + "?namespace=uri&codec=int8+lz4&timeout=10") as store:
+        assert isinstance(store.blobs, RedisStore)
+        assert store.codec == "int8+lz4"
+        store.blobs.put("a", b"1")
+        assert store.blobs.delete("a")
+
+
+def test_a_key_seals_what_is_written(tmp_path: Path) -> None:
+    with open_store(f"tiered:memory://,disk://{tmp_path}?codec=int8", b"0" * 32) as store:
+        assert store.codec == "int8"
+        assert not store.same_key(open_store("memory://"))
+        assert store.same_key(open_store("memory://", b"0" * 32))
 
 
 @pytest.mark.parametrize(
