@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--name", default="codecs_quality")
     options = parser.parse_args()
-    record = provenance(["benchmarks.bench_codecs_quality"])
+    record = provenance("benchmarks.bench_codecs_quality")
     model = load_model(model_spec(options.model), cache_folder=cache_folder())
     how = AskOptions(k=options.k, selector=options.selector, decode=DecodeOptions(options.tokens))
     items: list[dict[str, object]] = []

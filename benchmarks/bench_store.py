@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--only", default="disk,redis,codecs,small,flat")
     parser.add_argument("--name", default="store")
     options = parser.parse_args()
-    record = provenance(["benchmarks.bench_store"])
+    record = provenance("benchmarks.bench_store")
     sample = Sample(options.model)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
