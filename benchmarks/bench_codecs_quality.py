@@ -34,6 +34,7 @@ from epic_rag.ingest import ingest
 from epic_rag.kvstore.transfer import copy_store
 from epic_rag.kvstore.uri import open_store
 from epic_rag.link import link
+from epic_rag.load import load
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.prompt import Prompt
 from epic_rag.retrieve import Retrieved, retrieve
@@ -67,11 +68,11 @@ def log_probabilities(
     frame, ids = engine.frame, engine.model.tokenizer.encode(question)
     chunks = tuple(passage.token_ids for passage in passages)
     prompt = Prompt(frame.prefix_ids, chunks, (*frame.suffix(ids), *answer[:-1].tolist()))
-    stored = [engine.prefix_loader.load(frame.prefix_ids)[0].kv, *(engine.loader.load(chunk)[0].kv for chunk in chunks)]
+    loaded = load(prompt, engine.prefix_loader, engine.loader)
     linked = link(
         engine.model,
         prompt,
-        stored,
+        [chunk.kv for chunk in loaded.chunks],
         parse_selector(selector),
         spare_tokens=0,
         compile_prefix_ids=engine.loader.profile.prefix_ids,

@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any, Self, TypedDict
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
@@ -22,7 +22,8 @@ from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_POLICY, DEFAU
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine, open_engine
 from epic_rag.errors import ConfigError
-from epic_rag.retrieve import from_documents
+from epic_rag.rerank import CANDIDATES_PER_PASSAGE, rerank
+from epic_rag.retrieve import Retrieved, from_documents, retrieve
 from epic_rag.schema import Answer, Source, TokenCounts
 
 
@@ -62,8 +63,10 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     """Model, store and index."""
     retriever: BaseRetriever | None = None
     """Any LangChain retriever; None: the store's own index. Passages not stored yet are encoded and stored."""
+    reranker: BaseDocumentCompressor | None = None
+    """Any LangChain reranker: takes the `k` best of the retriever's passages, or of 4 k from the store's own index."""
     k: int = DEFAULT_K
-    """Passages to retrieve from the store's own index."""
+    """Passages to retrieve from the store's own index, or to keep of those that were ranked anew."""
     selector: str = DEFAULT_SELECTOR
     """Which context tokens are computed again: `none`, `lego:K` or `full`."""
     policy: str = DEFAULT_POLICY
@@ -149,10 +152,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
 
     def _parts(self, input: str | Question, config: RunnableConfig) -> Iterator[RAGAnswer]:
         question = _question(input)
-        passages = None
-        if self.retriever is not None:
-            passages = from_documents(self.retriever.invoke(question, config), self.engine.model.tokenizer)
-        for event in ask(self.engine, question, self._options(), passages):
+        for event in ask(self.engine, question, self._options(), self._passages(question, config)):
             if isinstance(event, Context):
                 documents = [_document(source) for source in event.sources]
                 yield AddableDict(question=question, context=documents, answer="")  # type: ignore[misc]
@@ -160,6 +160,17 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
                 yield AddableDict(answer=event.text)  # type: ignore[misc]
             else:
                 yield _last_part(event)
+
+    def _passages(self, question: str, config: RunnableConfig) -> list[Retrieved] | None:
+        """The passages to answer from; None: those that `ask` retrieves itself."""
+        found = None
+        if self.retriever is not None:
+            found = from_documents(self.retriever.invoke(question, config), self.engine.model.tokenizer)
+        if self.reranker is None:
+            return found
+        if found is None:
+            found = retrieve(self.engine, question, CANDIDATES_PER_PASSAGE * self.k)
+        return rerank(self.engine, question, found, self.reranker, self.k, config.get("callbacks"))
 
     def _options(self) -> AskOptions:
         how = DecodeOptions(self.max_tokens, self.temperature, self.top_p, self.seed, self.stop)

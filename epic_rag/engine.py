@@ -13,7 +13,7 @@ from epic_rag.encoding import DEFAULT_ENCODING, NEUTRAL_MARK, exact_profile, mak
 from epic_rag.errors import ConfigError, ModelNotFoundError
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.store import KVStore
-from epic_rag.kvstore.uri import mask_uri, open_store, store_folder
+from epic_rag.kvstore.uri import mask_uri, open_store, store_exists, store_folder, store_place
 from epic_rag.load import Loader
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.model.load import DEMO, INSTALL_DEMO, demo_model_file
@@ -182,14 +182,13 @@ def require_store(store_uri: str) -> None:
     Raises:
         ConfigError: it is not; says how to make one.
     """
-    folder = store_folder(store_uri)
-    if folder is not None and not (folder / "blobs").is_dir():
+    if not store_exists(store_uri):
         shown = mask_uri(store_uri)
         raise ConfigError(f"no store at '{shown}': make one with `epic-rag ingest FOLDER --store {shown}`")
 
 
 def index_folder(store_uri: str, salt: str = "") -> Path | None:
-    """Where the passages of a store are indexed: next to a store on disk, in memory beside `memory://`.
+    """Where the passages of a store are indexed: beside a store on disk; None, in memory, for `memory://`.
 
     Tenants share a store but never an index: each retrieves, and lends warm chunks from, its own documents only.
     """
@@ -197,9 +196,8 @@ def index_folder(store_uri: str, salt: str = "") -> Path | None:
     folder = store_folder(store_uri)
     if folder is not None:
         return folder / name
-    if store_uri.startswith("memory:"):
-        return None
-    return config.cache_folder() / "indexes" / _digest(mask_uri(store_uri)) / name
+    place = store_place(store_uri)
+    return None if place is None else config.cache_folder() / "indexes" / _digest(place) / name
 
 
 def _digest(text: str) -> str:

@@ -13,6 +13,7 @@ from epic_rag.config import DEFAULT_CHUNK_TOKENS
 from epic_rag.encoding import check_encoding
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
+from epic_rag.load import Loader
 from epic_rag.loading import READERS, LoadedDocument, SkippedSource, load_paths
 from epic_rag.loading.document import EMPTY
 from epic_rag.retrievers.passage import Passage
@@ -163,7 +164,7 @@ def _encode_missing(engine: Engine, sources: Sequence[str], report: IngestReport
             if is_stored:
                 report.reused += 1
             else:
-                report.bytes += loader.encode_and_put(token_ids)
+                report.bytes += _encode(loader, token_ids)
                 report.encoded += 1
             tell("encode", report.chunks, total)
 
@@ -172,4 +173,12 @@ def _encode_prefix(engine: Engine, report: IngestReport) -> None:
     """Store the prompt's prefix, so that the first question finds it; it is not counted as a chunk."""
     prefix, loader = engine.frame.prefix_ids, engine.prefix_loader
     if prefix and not loader.are_stored([prefix])[0]:
-        report.bytes += loader.encode_and_put(prefix)
+        report.bytes += _encode(loader, prefix)
+
+
+def _encode(loader: Loader, token_ids: Sequence[int]) -> int:
+    """Encode and store a chunk; returns the bytes that were written. An ingest that cannot store has failed."""
+    encoded = loader.encode(token_ids)
+    if encoded.error is not None:
+        raise encoded.error
+    return encoded.stored_bytes

@@ -9,7 +9,10 @@ from time import perf_counter
 from epic_rag.encode import Encoder
 from epic_rag.kvstore.errors import StoreError
 from epic_rag.kvstore.keys import ChunkKey, chunk_key
+from epic_rag.kvstore.prefetch import Prefetch
 from epic_rag.kvstore.profile import EncodingProfile
+from epic_rag.kvstore.reports import Hit
+from epic_rag.kvstore.single_flight import SingleFlight
 from epic_rag.kvstore.store import KVStore
 from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.prompt import Prompt
@@ -47,67 +50,90 @@ class Loaded:
 
 
 def load(prompt: Prompt, prefix_loader: Loader, loader: Loader) -> Loaded:
-    """Load a prompt's stored KV.
+    """Load a prompt's stored KV. The store is asked once for all of it, and what it lacks is encoded.
+
+    A store that fails in any way never costs the answer: its chunks are encoded again.
 
     Args:
         prompt: cut into prefix, chunks and suffix.
         prefix_loader: loads the prefix, which is exact at position 0.
         loader: loads the chunks under the store's encoding profile.
     """
-    results = [prefix_loader.load(prompt.prefix_ids)] if prompt.prefix_ids else []
-    results += [loader.load(chunk) for chunk in prompt.chunk_ids]
-    warnings = dict.fromkeys(warning for _, warning in results if warning)  # each once
-    return Loaded(tuple(chunk for chunk, _ in results), tuple(warnings))
+    wanted = [(prefix_loader, prompt.prefix_ids)] if prompt.prefix_ids else []
+    wanted += [(loader, chunk) for chunk in prompt.chunk_ids]
+    pairs = [(one.key(token_ids), token_ids) for one, token_ids in wanted]
+    warnings: list[str] = []  # the first says it all
+    hits: list[Hit | None] = [None] * len(pairs)
+    try:
+        hits = loader.store.get_many(pairs)
+    except (StoreError, OSError) as error:
+        warnings.append(f"the store could not be read: {error}")
+    chunks = []
+    for (one, token_ids), (key, _), hit in zip(wanted, pairs, hits, strict=True):
+        if hit is not None:
+            chunks.append(LoadedChunk(hit.kv, key, hit.tier))
+            continue
+        encoded = one.encode(token_ids)
+        chunks.append(LoadedChunk(encoded.kv, key, ENCODED))
+        if encoded.error is not None and not warnings:
+            warnings.append(f"the store could not be written: {encoded.error}")
+    return Loaded(tuple(chunks), tuple(warnings))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChunk:
+    """KV that was encoded on the fly.
+
+    Attributes:
+        kv: keys before RoPE and values, `[L, H, T, D]`.
+        stored_bytes: bytes that were written; 0 when the store had it by then.
+        error: why the store did not take it.
+    """
+
+    kv: ChunkKV
+    stored_bytes: int = 0
+    error: StoreError | OSError | None = None
 
 
 class Loader:
-    """Loads chunks of one encoding profile; what is missing is encoded and put into the store."""
+    """The chunks of one encoding profile, in a store and out of an encoder; safe for threads."""
 
     def __init__(self, store: KVStore, profile: EncodingProfile, encoder: Encoder) -> None:
         self.store = store
         self.profile = profile
         self._encoder = encoder
+        self._flights: SingleFlight[EncodedChunk] = SingleFlight()
 
     def key(self, token_ids: Sequence[int]) -> ChunkKey:
         """The key of a chunk."""
         return chunk_key(self.profile, token_ids)
 
-    def load(self, token_ids: Sequence[int]) -> tuple[LoadedChunk, str | None]:
-        """The KV of one chunk, and a warning when the store failed.
-
-        A store that fails in any way never costs the answer: the chunk is encoded again.
-        """
-        key, warning = self.key(token_ids), None
-        try:
-            hit = self.store.get(key, token_ids)
-            if hit is not None:
-                return LoadedChunk(hit.kv, key, hit.tier), None
-        except (StoreError, OSError) as error:
-            warning = f"the store could not be read: {error}"
-        kv, seconds = self._encode(token_ids)
-        try:
-            self.store.put(key, kv, profile=self.profile, encode_seconds=seconds)
-        except (StoreError, OSError) as error:
-            warning = warning or f"the store could not be written: {error}"
-        return LoadedChunk(kv, key, ENCODED), warning
-
     def are_stored(self, chunks: Sequence[Sequence[int]]) -> list[bool]:
         """For each chunk whether the store holds its KV."""
         return self.store.contains([self.key(token_ids) for token_ids in chunks])
 
-    def encode_and_put(self, token_ids: Sequence[int]) -> int:
-        """Encode a chunk and store it.
+    def prefetch(self, chunks: Sequence[Sequence[int]]) -> Prefetch:
+        """Start moving the KV of chunks that may be asked for into the store's fastest tier."""
+        return self.store.prefetch([self.key(token_ids) for token_ids in chunks])
 
-        Returns:
-            Bytes written; 0 when another process was faster.
+    def encode(self, token_ids: Sequence[int]) -> EncodedChunk:
+        """Encode a chunk that the store lacks, and store it; threads that ask for the same one share one encoding."""
+        key = self.key(token_ids)
+        return self._flights.run(key, lambda: self._stored_meanwhile(key, token_ids) or self._encode(key, token_ids))
 
-        Raises:
-            StoreWriteError: the store cannot be written.
-        """
-        kv, seconds = self._encode(token_ids)
-        return self.store.put(self.key(token_ids), kv, profile=self.profile, encode_seconds=seconds)
+    def _stored_meanwhile(self, key: ChunkKey, token_ids: Sequence[int]) -> EncodedChunk | None:
+        """What another thread stored between this one's look into the store and its turn to encode."""
+        try:
+            hit = self.store.get(key, token_ids) if self.store.contains([key])[0] else None
+        except (StoreError, OSError):
+            return None
+        return None if hit is None else EncodedChunk(hit.kv)
 
-    def _encode(self, token_ids: Sequence[int]) -> tuple[ChunkKV, float]:
+    def _encode(self, key: ChunkKey, token_ids: Sequence[int]) -> EncodedChunk:
         began = perf_counter()
         kv = self._encoder.encode(token_ids)
-        return kv, perf_counter() - began
+        seconds = perf_counter() - began
+        try:
+            return EncodedChunk(kv, self.store.put(key, kv, profile=self.profile, encode_seconds=seconds))
+        except (StoreError, OSError) as error:
+            return EncodedChunk(kv, error=error)

@@ -9,6 +9,7 @@ from pathlib import Path
 from epic_rag.errors import ConfigError
 from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobStore
 from epic_rag.kvstore.disk import DiskStore
+from epic_rag.kvstore.key_record import KEY_RECORD
 from epic_rag.kvstore.keys import ChunkKey, chunk_key
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.scrub import Progress
@@ -121,7 +122,7 @@ def _choose(store: KVStore, options: PruneOptions, report: PruneReport) -> dict[
 
 
 def _of_profile(store: KVStore, chunks: Iterable[StoredChunk], digits: str) -> list[tuple[str, int]]:
-    records = list(store.blobs.names(RECORD_PREFIX))
+    records = [name for name in store.blobs.names(RECORD_PREFIX) if name != KEY_RECORD]
     digests = {name.removeprefix(RECORD_PREFIX) for name in records} | {chunk.profile_digest for chunk in chunks}
     found = [digest for digest in sorted(digests) if digest.startswith(digits)]
     if len(found) != 1:

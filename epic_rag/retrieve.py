@@ -63,15 +63,15 @@ def from_documents(documents: Iterable[Document], tokenizer: TextTokenizer) -> l
                 text=text,
                 token_ids=tuple(tokenizer.encode(text)),
                 source=str(metadata.get("source") or document.id or f"document {rank + 1}"),
-                position=int(_number(metadata.get("position"))),
-                score=_number(metadata.get("score")),
+                position=int(number(metadata.get("position"))),
+                score=number(metadata.get("score")),
                 title=str(metadata.get("title") or ""),
-                line=int(_number(metadata.get("line"))),
+                line=int(number(metadata.get("line"))),
             )
         )
     return found
 
 
-def _number(value: object) -> float:
+def number(value: object) -> float:
     """A number of somebody else's metadata; 0 for whatever is none."""
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0

@@ -15,7 +15,7 @@ from typing import Self
 
 from epic_rag.kvstore.asyncface import AsyncFace, Buffer, Data
 from epic_rag.kvstore.errors import StoreClosedError, StoreError
-from epic_rag.kvstore.prefetch import Prefetch
+from epic_rag.kvstore.prefetch import Prefetch, finished
 from epic_rag.kvstore.tierstats import BlobNote, Found, TierStats, Usage
 
 __all__ = ["RECORD_PREFIX", "BlobNote", "BlobStore", "Found", "TierStats", "Usage", "as_buffers", "is_name"]
@@ -89,11 +89,9 @@ class BlobStore(AsyncFace, ABC):
         return [None if view is None else Found(view, self.tier) for view in self.get_many(names)]
 
     def prefetch(self, names: Sequence[str]) -> Prefetch:
-        """Start loading blobs into the fastest tier, in the background; does nothing where there is but one tier."""
+        """Start loading blobs to where they are read fastest, in the background; errors reach nobody."""
         self._check(*names)
-        done = Prefetch()
-        done.finish()
-        return done
+        return finished()
 
     def get_range(self, name: str, start: int, length: int) -> memoryview | None:
         """Return bytes `start` to `start + length`, fewer where the blob ends before; None when there is no blob.

@@ -19,10 +19,11 @@ from threading import Lock
 from epic_rag.kvstore.blobstore import BlobNote, BlobStore, Usage
 from epic_rag.kvstore.errors import StoreError, StoreWriteError
 from epic_rag.kvstore.fileblob import FileBlob
-from epic_rag.kvstore.folder import Folder, write_error
+from epic_rag.kvstore.folder import BLOBS, Folder, write_error
 from epic_rag.kvstore.header import describe
 from epic_rag.kvstore.manifest import Manifest
 from epic_rag.kvstore.manifest_rows import CONDEMNED, Rows
+from epic_rag.kvstore.prefetch import Prefetch, finished
 from epic_rag.kvstore.recovery import agree, open_for_reading, open_for_writing, reconcile
 from epic_rag.kvstore.replacement import make_replacement
 
@@ -100,6 +101,13 @@ class DiskStore(BlobStore):
                 self._count(hits=1, read=blob.num_bytes)
                 self._touch([name])
             yield blob
+
+    def prefetch(self, names: Sequence[str]) -> Prefetch:
+        """Have the system read the blobs' files into its page cache, in the background."""
+        self._check(*names)
+        for name in names:
+            self._folder.read_ahead(name)
+        return finished()
 
     def _read(self, name: str) -> memoryview | None:
         return self._folder.map(name)
@@ -247,3 +255,8 @@ class DiskStore(BlobStore):
 def store_path(path: str | Path) -> Path:
     """Return the absolute folder that a disk store's path means; `~` is expanded."""
     return Path(path).expanduser().absolute()
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a folder holds a store."""
+    return (path / BLOBS).is_dir()

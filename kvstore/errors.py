@@ -6,6 +6,7 @@
     ├── StoreFormatError        stored bytes that cannot be read: damaged, or not ours
     │   ├── StoreVersionError   intact bytes of a version or codec that cannot be read here
     │   └── StoreTrustError     bytes without the MAC that the store's secret key makes
+    ├── StoreKeyError           the store was written with another secret key
     ├── StoreUnavailableError   a tier behind a network does not answer now
     └── StoreClosedError        the store was used after close()
 
@@ -38,6 +39,10 @@ class StoreVersionError(StoreFormatError):
 
 class StoreTrustError(StoreFormatError):
     """Bytes without the MAC that the store's secret key makes: forged, or written without the key or with another."""
+
+
+class StoreKeyError(StoreError):
+    """The store was written with another secret key than it is opened with; nothing was read or changed."""
 
 
 class StoreUnavailableError(StoreError):

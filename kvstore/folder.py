@@ -24,6 +24,7 @@ from epic_rag.kvstore.fileblob import FileBlob
 from epic_rag.kvstore.header import LENGTH_BYTES, describe, header_bytes
 from epic_rag.kvstore.mapping import map_private
 
+BLOBS = "blobs"
 ORPHAN_AGE_SECONDS = 3600.0
 QUARANTINE_FILES = 64
 _SUFFIXES = (".safetensors", ".json")
@@ -37,7 +38,7 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.manifest = root / "manifest.sqlite3"
-        self._blobs = root / "blobs"
+        self._blobs = root / BLOBS
         self._temps = root / "tmp"
         self._quarantine = root / "quarantine"
 
@@ -103,6 +104,12 @@ class Folder:
             yield FileBlob(descriptor)
         finally:
             os.close(descriptor)
+
+    def read_ahead(self, name: str) -> None:
+        """Have the system read a blob's file into its page cache, in the background."""
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError), self.path(name).open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
     def note(self, name: str) -> BlobNote:
         """Return what the bookkeeping keeps about a blob, from the first bytes of its file."""

@@ -15,6 +15,7 @@ from epic_rag.kvstore.errors import StoreFormatError, StoreVersionError
 from epic_rag.kvstore.filling import unpack_into
 from epic_rag.kvstore.format import check, pack, unpack
 from epic_rag.kvstore.header import CODEC_NONE, BlobHeader
+from epic_rag.kvstore.key_record import KEY_RECORD, check_key, key_record
 from epic_rag.kvstore.keys import ChunkKey, chunk_key, token_list
 from epic_rag.kvstore.mac import Authenticator, split_record
 from epic_rag.kvstore.openblob import OpenBlob, OpensBlobs, ViewBlob
@@ -53,6 +54,7 @@ class KVStore:
         Raises:
             ValueError: an unknown codec, or too short a secret.
             StoreVersionError: the package that the codec needs is not installed.
+            StoreKeyError: the store was written with another secret.
         """
         self.codec = find_codec(codec).name
         self.blobs = blobs
@@ -60,6 +62,8 @@ class KVStore:
         self._lock = Lock()
         self._recorded: set[str] = set()
         self._counts = dict.fromkeys(("hits", "misses", "mismatched", "damaged"), 0)
+        if self._authenticator is not None:
+            check_key(blobs, self._authenticator)
 
     def get(
         self, key: ChunkKey, token_ids: "Sequence[int] | Tensor", *, out: "tuple[Tensor, Tensor] | None" = None
@@ -90,7 +94,7 @@ class KVStore:
         return [self._found(key, ids, one) for (key, ids), one in zip(pairs, found, strict=True)]
 
     def prefetch(self, keys: Sequence[ChunkKey]) -> Prefetch:
-        """Start loading chunks into the fastest tier in the background."""
+        """Start loading chunks to where they are read fastest: the first tier of several, the page cache of a disk."""
         return self.blobs.prefetch(keys)
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
@@ -132,10 +136,13 @@ class KVStore:
 
     def put_profile(self, profile: EncodingProfile) -> None:
         """Record a profile, never to be replaced; does nothing when it is recorded."""
-        name = RECORD_PREFIX + profile.digest
-        if not self.blobs.contains([name])[0]:
-            record = profile.to_json()
-            self.blobs.put(name, record if self._authenticator is None else self._authenticator.seal_record(record))
+        records = {RECORD_PREFIX + profile.digest: profile.to_json()}
+        if self._authenticator is not None:
+            records = {name: self._authenticator.seal_record(record) for name, record in records.items()}
+            records[KEY_RECORD] = key_record(self._authenticator)
+        for name, there in zip(records, self.blobs.contains(list(records)), strict=True):
+            if not there:
+                self.blobs.put(name, records[name])
         self._recorded.add(profile.digest)
 
     def profile(self, digest: str) -> EncodingProfile | None:
@@ -153,7 +160,8 @@ class KVStore:
 
     def profiles(self) -> list[EncodingProfile]:
         """Return every recorded profile."""
-        digests = [name.removeprefix(RECORD_PREFIX) for name in self.blobs.names(RECORD_PREFIX)]
+        names = [name for name in self.blobs.names(RECORD_PREFIX) if name != KEY_RECORD]
+        digests = [name.removeprefix(RECORD_PREFIX) for name in names]
         return [profile for digest in digests if (profile := self.profile(digest)) is not None]
 
     def stats(self) -> StoreStats:
@@ -196,7 +204,10 @@ class KVStore:
         """
         if not name.startswith(RECORD_PREFIX):
             return check(view, ChunkKey(name), self._authenticator)
-        self._read_profile(name, view)
+        if name == KEY_RECORD:
+            self._open_record(view)
+        else:
+            self._read_profile(name, view)
         return None
 
     def encode(self, key: ChunkKey, kv: ChunkKV, profile_digest: str, encode_seconds: float) -> list[Buffer]:
@@ -279,8 +290,10 @@ class KVStore:
                 self._counts[name] += 1
 
     def _read_profile(self, name: str, view: Buffer) -> EncodingProfile:
-        record = split_record(view)[0] if self._authenticator is None else self._authenticator.open_record(view)
-        profile = EncodingProfile.from_json(record)
+        profile = EncodingProfile.from_json(self._open_record(view))
         if RECORD_PREFIX + profile.digest != name:
             raise StoreFormatError(f"profile record: its fields make the digest {profile.digest}")
         return profile
+
+    def _open_record(self, view: Buffer) -> bytes:
+        return split_record(view)[0] if self._authenticator is None else self._authenticator.open_record(view)

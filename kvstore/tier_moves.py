@@ -163,6 +163,7 @@ class Moves:
     def _load(self, name: str) -> None:
         try:
             if self._tiers[0].contains([name])[0]:
+                self._tiers[0].prefetch([name])
                 return
             with self._locks.held(name):
                 views = (self._newest(name, index) for index in range(1, len(self._tiers)))

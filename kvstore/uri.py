@@ -7,13 +7,13 @@ from urllib.parse import unquote
 
 from epic_rag.kvstore.address import KNOWN, TIERED, Address, mask_uri, parse_addresses, parse_size
 from epic_rag.kvstore.blobstore import BlobStore
-from epic_rag.kvstore.disk import DiskStore, store_path
+from epic_rag.kvstore.disk import DiskStore, is_store, store_path
 from epic_rag.kvstore.errors import StoreURIError
 from epic_rag.kvstore.memory import MemoryStore
 from epic_rag.kvstore.replacement import POLICIES
 from epic_rag.kvstore.store import KVStore
 
-__all__ = ["KNOWN", "mask_uri", "open_store", "parse_size", "store_folder"]
+__all__ = ["KNOWN", "mask_uri", "open_store", "parse_size", "store_exists", "store_folder", "store_place"]
 
 
 def open_store(uri: str, mac_key: bytes | None = None) -> KVStore:
@@ -50,6 +50,26 @@ def store_folder(uri: str) -> Path | None:
         if address.scheme == "disk" and address.path:
             return store_path(unquote(address.path))
     return None
+
+
+def store_exists(uri: str) -> bool:
+    """Return whether there is a store in the folder that an address names; True where it names none."""
+    folder = store_folder(uri)
+    return folder is None or is_store(folder)
+
+
+def store_place(uri: str) -> str | None:
+    """Return what stays of an address when passwords, options and tiers in memory change; None where nothing is left.
+
+    Raises:
+        StoreURIError: not an address.
+    """
+    places = [
+        f"{address.scheme}://{address.path.rpartition('@')[2]}?namespace={address.options.get('namespace', 'default')}"
+        for address in parse_addresses(uri)
+        if address.scheme != "memory"
+    ]
+    return ",".join(places) or None
 
 
 def _open(address: Address, *, alone: bool) -> BlobStore:

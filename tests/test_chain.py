@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from corpus import make_engine, write_corpus
-from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.documents import Document
+from langchain_core.callbacks import BaseCallbackHandler, Callbacks
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableParallel
@@ -14,6 +15,8 @@ from langchain_core.runnables import RunnableParallel
 from epic_rag import EpicRAG
 from epic_rag.errors import ConfigError, EpicError
 from epic_rag.ingest import ingest
+from epic_rag.kvstore.prefetch import Prefetch
+from epic_rag.load import Loader
 
 QUESTION = "What is fact 3 of the telescope worth?"
 
@@ -107,6 +110,42 @@ def test_any_retriever_will_do_and_its_passages_are_stored(rag: EpicRAG) -> None
     assert [doc.metadata["tier"] for doc in first["context"]] == ["encoded", "encoded"]
     assert [doc.metadata["tier"] for doc in second["context"]] == ["disk", "disk"]
     assert first["usage"]["input_token_details"]["cache_creation"] > 0
+
+
+class Backwards(BaseDocumentCompressor):
+    """A reranker that likes best what came last, and returns a piece of each text, as some do."""
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        pieces = [doc.model_copy(update={"page_content": doc.page_content[:9]}) for doc in reversed(documents)]
+        strangers = [Document(page_content="made up")]
+        return [*strangers, *(_scored(doc, 1 / (rank + 1)) for rank, doc in enumerate(pieces))]
+
+
+def _scored(document: Document, score: float) -> Document:
+    return Document(page_content=document.page_content, metadata={**document.metadata, "relevance_score": score})
+
+
+def test_a_reranker_chooses_among_more_passages_and_their_kv_comes_meanwhile(
+    rag: EpicRAG, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead: list[int] = []
+    real = Loader.prefetch
+
+    def seen(self: Loader, chunks: Sequence[Sequence[int]]) -> Prefetch:
+        ahead.append(len(chunks))
+        return real(self, chunks)
+
+    monkeypatch.setattr(Loader, "prefetch", seen)
+    plain = EpicRAG(engine=rag.engine, k=8, max_tokens=2).invoke(QUESTION)["context"]
+    got = EpicRAG(engine=rag.engine, k=2, max_tokens=2, reranker=Backwards()).invoke(QUESTION)["context"]
+    assert [doc.page_content for doc in got] == [doc.page_content for doc in reversed(plain)][:2]
+    assert [doc.metadata["score"] for doc in got] == [1.0, 0.5]
+    assert {doc.metadata["tier"] for doc in got} == {"disk"}
+    assert ahead == [len(plain)]
+    own = EpicRAG(engine=rag.engine, retriever=Fixed(), reranker=Backwards(), k=1, max_tokens=2)
+    assert [doc.page_content for doc in own.invoke("What is blue?")["context"]] == ["Its tail is blue.\n\n"]
 
 
 @pytest.mark.parametrize("question", [{"query": "x"}, {"question": 5}, {}])

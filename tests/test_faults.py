@@ -15,7 +15,6 @@ from epic_rag.ask import AskOptions, ask
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine
 from epic_rag.ingest import ingest
-from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.errors import StoreError, StoreWriteError
 from epic_rag.retrievers.errors import RetrieverError
 from epic_rag.schema import Answer
@@ -68,7 +67,7 @@ def test_a_store_that_cannot_be_read_costs_one_warning(
     def refuse(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(BlobStore, "get", refuse)
+    monkeypatch.setattr(type(engine.store.blobs), "find_many", refuse)
     got = answer(engine)
     assert got.answer == expected
     assert len(got.warnings) == 1

@@ -11,7 +11,7 @@ from tiny_models import make_tiny
 from epic_rag.engine import index_folder
 from epic_rag.errors import ConfigError
 from epic_rag.ingest import IngestOptions, ingest
-from epic_rag.load import Loader
+from epic_rag.load import EncodedChunk, Loader
 
 
 def keys_of(store: Path) -> set[str]:
@@ -123,15 +123,15 @@ def test_prune_removes_only_what_is_gone_from_the_folders_named(tmp_path: Path) 
 
 def test_an_ingest_cut_short_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus, engine = write_corpus(tmp_path / "docs", count=12), make_engine(tmp_path / "store")
-    real, calls = Loader.encode_and_put, []
+    real, calls = Loader.encode, []
 
-    def interrupted(self: Loader, token_ids: tuple[int, ...]) -> int:
+    def interrupted(self: Loader, token_ids: tuple[int, ...]) -> EncodedChunk:
         calls.append(token_ids)
         if len(calls) > 5:
             raise KeyboardInterrupt
         return real(self, token_ids)
 
-    monkeypatch.setattr(Loader, "encode_and_put", interrupted)
+    monkeypatch.setattr(Loader, "encode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ingest(engine, [corpus])
     monkeypatch.undo()

@@ -172,10 +172,9 @@ def _opened(uri: str) -> KVStore:
     """Open a store that must be there; unlike `require_store`, without the libraries of the model."""
     from epic_rag import config
     from epic_rag.errors import ConfigError
-    from epic_rag.kvstore.uri import mask_uri, open_store, store_folder
+    from epic_rag.kvstore.uri import mask_uri, open_store, store_exists
 
-    folder = store_folder(uri)
-    if folder is not None and not (folder / "blobs").is_dir():
+    if not store_exists(uri):
         raise ConfigError(f"no store at '{mask_uri(uri)}'")
     return open_store(uri, config.store_key())
 

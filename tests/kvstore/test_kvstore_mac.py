@@ -15,7 +15,7 @@ from kv_chunks import KEY, PROFILE, SECRET, ramp, reseal, same_bits
 from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.codecs import CODECS
 from epic_rag.kvstore.disk import DiskStore
-from epic_rag.kvstore.errors import StoreFormatError, StoreTrustError
+from epic_rag.kvstore.errors import StoreFormatError, StoreKeyError, StoreTrustError
 from epic_rag.kvstore.format import check, pack, read_layer, read_token_ids, unpack
 from epic_rag.kvstore.header import build_header, header_bytes, parse_header
 from epic_rag.kvstore.keys import ChunkKey, chunk_key
@@ -231,3 +231,29 @@ def test_damage_can_be_set_aside_by_verify(blobs: BlobStore) -> None:
         assert len(store.verify(quarantine=True).damaged) == 1
         assert store.contains([key]) == [False]
         assert store.verify().damaged == []
+
+
+def test_a_store_of_another_key_is_refused_before_anything_is_touched(blobs: BlobStore) -> None:
+    with_key = KVStore(blobs, mac_key=SECRET)
+    key = put(with_key)
+    held = {name: bytes(blobs.get(name) or b"") for name in blobs.names()}
+    with pytest.raises(
+        StoreKeyError, match=r"another secret key: set EPIC_RAG_STORE_KEY .* Nothing was changed"
+    ) as caught:
+        KVStore(blobs, mac_key=SECRET[::-1])
+    assert SECRET[::-1].decode() not in str(caught.value)
+    assert {name: bytes(blobs.get(name) or b"") for name in blobs.names()} == held
+    assert KVStore(blobs, mac_key=SECRET).get(key, IDS) is not None
+    assert KVStore(blobs).get(key, IDS) is not None, "who has no key reads it"
+    assert [profile.digest for profile in with_key.profiles()] == [ENCODING.digest]
+    assert with_key.verify().damaged == []
+    assert KVStore(blobs).verify().damaged == []
+
+
+def test_a_store_without_the_key_record_takes_a_key(blobs: BlobStore) -> None:
+    put(KVStore(blobs))
+    later = KVStore(blobs, mac_key=SECRET)
+    assert later.get(chunk_key(ENCODING, IDS), IDS) is None
+    put(later)
+    with pytest.raises(StoreKeyError):
+        KVStore(blobs, mac_key=SECRET[::-1])

@@ -11,7 +11,7 @@ from epic_rag.kvstore.memory import MemoryStore
 from epic_rag.kvstore.redis_store import RedisStore
 from epic_rag.kvstore.replacement import GDSF, LRU
 from epic_rag.kvstore.tiered import TieredStore
-from epic_rag.kvstore.uri import open_store, store_folder
+from epic_rag.kvstore.uri import open_store, store_exists, store_folder, store_place
 
 
 def opened(uri: str) -> BlobStore:
@@ -121,3 +121,31 @@ def test_what_is_wrong_is_said_with_what_is_known(uri: str, words: str) -> None:
         open_store(uri)
     assert words in str(caught.value)
     assert repr(uri) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("redis://host:6379/0", "redis://user:p%40ss@host:6379/0?ttl=7d&timeout=1&codec=lz4", True),
+        ("redis://host", "tiered:memory://?budget=1GB,redis://:secret@host", True),
+        ("redis://host", "redis://host?namespace=other", False),
+        ("redis://host", "redis://elsewhere", False),
+        ("redis://host/0", "redis://host/1", False),
+    ],
+)
+def test_a_place_is_what_stays_when_the_password_changes(one: str, other: str, same: bool) -> None:
+    assert (store_place(one) == store_place(other)) is same
+    assert "secret" not in (store_place(other) or "")
+
+
+def test_what_is_only_in_memory_has_no_place() -> None:
+    assert store_place("memory://?budget=1GB") is None
+    assert store_place("tiered:memory://,memory://") is None
+
+
+def test_a_folder_is_a_store_once_it_was_opened(tmp_path: Path) -> None:
+    uri = f"tiered:memory://,disk://{tmp_path / 'store'}"
+    assert not store_exists(uri)
+    opened(uri)
+    assert store_exists(uri)
+    assert store_exists("redis://host"), "which only the server can tell"
