@@ -10,7 +10,7 @@ from epic_rag.decode import DecodeOptions, decode
 from epic_rag.draft import Draft
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
-from epic_rag.evict import FullPolicy, Policy, evict, parse_policy
+from epic_rag.evict import Full, Policy, evict, parse_policy
 from epic_rag.link import link
 from epic_rag.metrics import StageClock
 from epic_rag.model import LanguageModel
@@ -53,7 +53,7 @@ class AskOptions:
 def choose(model: LanguageModel, options: AskOptions) -> tuple[Selector, Policy]:
     """Selector and policy of the options; `full` and `full` for a model that cannot be linked."""
     if not model.can_link:
-        return FullSelector(), FullPolicy()
+        return FullSelector(), Full()
     return parse_selector(options.selector), parse_policy(options.policy, options.budget_tokens)
 
 

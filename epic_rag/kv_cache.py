@@ -10,7 +10,8 @@ class KVCache:
     """Rotated keys and values of up to `capacity` tokens, one slot each.
 
     While a prompt is linked, slot and position are the same. After eviction the slots close up and positions stay, so
-    the next token's position is kept apart from the number of slots in use.
+    the next token's position is kept apart from the number of slots in use. Which token a slot holds may then differ
+    from layer to layer and head to head; how many slots are in use does not.
 
     Attributes:
         keys: `[L, H, capacity, D]`, rotated to the tokens' positions.
@@ -25,6 +26,7 @@ class KVCache:
         self.values = torch.empty(shape, dtype=dtype, device=device)
         self.length = 0
         self.next_position = 0
+        self._redirected: Tensor | None = None
 
     @property
     def capacity(self) -> int:
@@ -32,19 +34,38 @@ class KVCache:
         return self.keys.shape[2]
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Put `keys` and `values` (`[H, Q, D]`) of one layer at `slots` (`[Q]` int64)."""
-        self.keys[layer].index_copy_(1, slots, keys)
-        self.values[layer].index_copy_(1, slots, values)
+        """Put a layer's `keys` and `values` (`[H, Q, D]`) at `slots`, int64: `[Q]`, or `[H, Q]` where heads differ."""
+        if self._redirected is not None:
+            slots = self._redirected[layer, :, None]
+        if slots.dim() == 1:
+            self.keys[layer].index_copy_(1, slots, keys)
+            self.values[layer].index_copy_(1, slots, values)
+            return
+        index = slots[..., None].expand_as(keys)
+        self.keys[layer].scatter_(1, index, keys)
+        self.values[layer].scatter_(1, index, values)
+
+    def redirect(self, slots: Tensor) -> None:
+        """Let the next row overwrite `slots` (`[L, H]` int64), whatever slot `write` is told; until `advance`."""
+        self._redirected = slots
 
     def advance(self, num_slots: int) -> None:
         """Say that slots `0 … num_slots - 1` are in use and hold positions in order."""
         self.length = num_slots
         self.next_position = max(self.next_position, num_slots)
+        self._redirected = None
 
     def keep(self, kept: Tensor) -> None:
-        """Keep only the slots `kept` (`[B]` int64, ascending); the others' room is free again."""
-        count = kept.numel()
-        for layer in range(self.keys.shape[0]):  # a layer at a time: the gathered copy stays small
-            self.keys[layer, :, :count] = self.keys[layer, :, kept]
-            self.values[layer, :, :count] = self.values[layer, :, kept]
+        """Keep only some slots; the others' room is free again.
+
+        Args:
+            kept: int64, ascending: `[B]`, the same everywhere, or `[L | 1, H | 1, B]`.
+        """
+        num_layers, num_heads, capacity, head_dim = self.keys.shape
+        count = kept.shape[-1]
+        first_rows = torch.arange(num_heads, device=kept.device)[:, None] * capacity
+        rows = (kept.expand(num_layers, num_heads, count) + first_rows).flatten(1)
+        for layer in range(num_layers):  # a layer at a time: the gathered copy stays small
+            for tensor in (self.keys[layer], self.values[layer]):
+                tensor[:, :count] = tensor.flatten(0, 1).index_select(0, rows[layer]).view(num_heads, count, head_dim)
         self.length = count

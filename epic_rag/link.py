@@ -12,6 +12,7 @@ from epic_rag.kernels.rerotate import rerotate_
 from epic_rag.kv_cache import KVCache
 from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.model import LanguageModel
+from epic_rag.model.score_sink import ScoreSink, SeedableSink
 from epic_rag.prompt import Prompt
 from epic_rag.selectors import ChunkSpan, Selector
 
@@ -40,6 +41,7 @@ def link(
     spare_tokens: int,
     compile_prefix_ids: Sequence[int] = (),
     logits_to_keep: int = 1,
+    scores: ScoreSink | None = None,
 ) -> Linked:
     """Link a prompt (LegoLink of EPIC, arXiv 2410.15332).
 
@@ -51,6 +53,8 @@ def link(
         spare_tokens: room for the answer.
         compile_prefix_ids: what the chunks were encoded behind; a chunk right behind just that is exact.
         logits_to_keep: number of last rows to compute logits for.
+        scores: told what attention the slots receive: first, if it can be seeded, from each stored chunk's own rows,
+            as measured when that was encoded (where it was); then from the rows computed here.
 
     Returns:
         The linked prompt; rows stand at their true positions under an exact causal mask.
@@ -58,13 +62,15 @@ def link(
     cache = model.new_cache(prompt.num_tokens + spare_tokens)
     if selector.needs_stored_kv:
         place(model, stored, cache)
+        if isinstance(scores, SeedableSink):
+            seed(model, stored, scores)
         chosen = selector.positions(spans(prompt, compile_prefix_ids))
         rows = [*chosen, *range(prompt.suffix_start, prompt.num_tokens)]
     else:
         rows = list(range(prompt.num_tokens))
     positions = torch.tensor(rows, dtype=torch.int64, device=model.device)
     ids = model.ids(prompt.token_ids)[positions]
-    logits = model.forward(ids, positions, cache, logits_to_keep=logits_to_keep)
+    logits = model.forward(ids, positions, cache, logits_to_keep=logits_to_keep, scores=scores)
     return Linked(cache, logits, len(rows))
 
 
@@ -88,3 +94,12 @@ def place(model: LanguageModel, stored: Sequence[ChunkKV], cache: KVCache) -> No
             start = stop
         rerotate_(cache.keys[layer, :, :num_tokens], cos, sin, interleaved=model.rope.interleaved)
     cache.advance(num_tokens)
+
+
+def seed(model: LanguageModel, stored: Sequence[ChunkKV], sink: SeedableSink) -> None:
+    """Give a sink the statistics of the stored chunks, at the slots where `place` puts them."""
+    start = 0
+    for kv in stored:
+        if kv.stats is not None:
+            sink.seed(start, kv.stats.to(model.device))
+        start += kv.num_tokens

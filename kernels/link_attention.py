@@ -6,10 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from epic_rag.kernels.attention_scores import ColumnScores, attention_scores, row_weights
 from epic_rag.kernels.row_plan import RowGroup, RowPlan
 
 
-def link_attention(queries: Tensor, keys: Tensor, values: Tensor, plan: RowPlan, scale: float) -> Tensor:
+def link_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, plan: RowPlan, scale: float, scores: ColumnScores | None = None
+) -> Tensor:
     """Attention of the plan's rows, each over its own prefix of slots.
 
     A whole prefill goes through torch's fused causal attention. Chosen rows are taken in groups: the query heads of one
@@ -21,6 +24,8 @@ def link_attention(queries: Tensor, keys: Tensor, values: Tensor, plan: RowPlan,
         values: `[H, N, D]`.
         plan: the rows; `plan.num_slots <= N`.
         scale: factor on the scores.
+        scores: where given, what every slot receives from the rows is added to it; the result is the same to the bit.
+            Where a fused attention hides the probabilities, they are formed a second time.
 
     Returns:
         `[num_heads, Q, D]` in the dtype of `queries`.
@@ -35,13 +40,17 @@ def link_attention(queries: Tensor, keys: Tensor, values: Tensor, plan: RowPlan,
             f"link_attention: got {num_heads} query heads over {num_kv_heads} KV heads, {num_rows} rows for a plan of "
             f"{plan.slots.numel()}, {keys.shape[1]} slots for a plan of {plan.num_slots}"
         )
+    if scores is not None and (plan.is_prefill or queries.is_cuda):
+        attention_scores(queries, keys, plan, scale, scores)
     if plan.is_prefill:
         return _prefill(queries, keys[:, :num_rows], values[:, :num_rows], scale)
     folded = queries.reshape(num_kv_heads, num_heads // num_kv_heads, num_rows, head_dim)
     out = torch.empty_like(folded)
-    attend = _group_fused if queries.is_cuda else _group_products
     for group in plan.groups:
-        attend(folded, keys, values, group, scale, out)
+        if queries.is_cuda:
+            _group_fused(folded, keys, values, group, scale, out)
+        else:
+            _group_products(folded, keys, values, group, scale, out, scores)
     return out.view(num_heads, num_rows, head_dim)
 
 
@@ -52,15 +61,23 @@ def _prefill(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Ten
     )[0]
 
 
-def _group_products(folded: Tensor, keys: Tensor, values: Tensor, group: RowGroup, scale: float, out: Tensor) -> None:
+def _group_products(
+    folded: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: RowGroup,
+    scale: float,
+    out: Tensor,
+    scores: ColumnScores | None,
+) -> None:
     """CPU: one KV head at a time; on two cores this is about 1.4x faster than the batched product of all heads."""
     rows = folded[:, :, group.start : group.stop] * scale
     for head in range(keys.shape[0]):
-        scores = rows[head].flatten(0, 1) @ keys[head, : group.visible].T
-        if group.mask is not None:
-            scores.view(rows.shape[1], -1, group.visible)[..., group.masked_from :] += group.mask
-        mixed = torch.softmax(scores, dim=-1) @ values[head, : group.visible]
+        weights = row_weights(rows[head], keys[head], group)
+        mixed = weights.flatten(0, 1) @ values[head, : group.visible]
         out[head, :, group.start : group.stop] = mixed.view(rows.shape[1:])
+        if scores is not None:
+            scores.add(head, weights, is_last=group.stop == folded.shape[2])
 
 
 def _group_fused(folded: Tensor, keys: Tensor, values: Tensor, group: RowGroup, scale: float, out: Tensor) -> None:

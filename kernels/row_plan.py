@@ -36,15 +36,19 @@ class RowPlan:
     is_prefill: bool
     """The rows are exactly the slots `0 … Q - 1`: plain causal attention."""
     groups: tuple[RowGroup, ...]
+    """All rows, in order; none for a prefill, unless they were asked for: its attention needs none, its scores do."""
 
 
-def plan_rows(slots: Tensor, dtype: torch.dtype, num_slots: int | None = None) -> RowPlan:
+def plan_rows(
+    slots: Tensor, dtype: torch.dtype, num_slots: int | None = None, *, group_prefill: bool = False
+) -> RowPlan:
     """Group ascending `slots` (`[Q]` int64) for `link_attention`.
 
     Args:
         slots: where the rows stand; strictly ascending.
         dtype: dtype of the attention scores, hence of the masks.
         num_slots: slots in use, default `slots[-1] + 1`.
+        group_prefill: group the rows of a whole prefill too, for its scores.
 
     Raises:
         ValueError: when `slots` is empty or not strictly ascending.
@@ -53,11 +57,12 @@ def plan_rows(slots: Tensor, dtype: torch.dtype, num_slots: int | None = None) -
         raise ValueError(f"rows must stand at strictly ascending slots, got a tensor of shape {tuple(slots.shape)}")
     used = int(slots[-1]) + 1 if num_slots is None else num_slots
     is_prefill = int(slots[0]) == 0 and int(slots[-1]) + 1 == slots.numel() == used
-    groups = () if is_prefill else tuple(_groups(slots, dtype))
+    groups = () if is_prefill and not group_prefill else tuple(row_groups(slots, dtype))
     return RowPlan(slots, used, is_prefill, groups)
 
 
-def _groups(slots: Tensor, dtype: torch.dtype) -> Iterator[RowGroup]:
+def row_groups(slots: Tensor, dtype: torch.dtype) -> Iterator[RowGroup]:
+    """Cut rows at ascending `slots` (`[Q]` int64) into groups, with masks of `dtype`."""
     for start in range(0, slots.numel(), ROWS_PER_GROUP):
         rows = slots[start : start + ROWS_PER_GROUP]
         first, visible = int(rows[0]) + 1, int(rows[-1]) + 1

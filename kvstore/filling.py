@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from epic_rag.kvstore.checksum import matches
+from epic_rag.kvstore.chunk_stats import read_stats
 from epic_rag.kvstore.errors import StoreFormatError
 from epic_rag.kvstore.format import check_header, check_out, read_layer, read_token_ids
 from epic_rag.kvstore.header import CODEC_NONE, LENGTH_BYTES, BlobHeader, header_bytes, parse_header
@@ -14,8 +15,8 @@ from epic_rag.kvstore.tensors import ChunkKV
 if TYPE_CHECKING:
     from torch import Tensor
 
-FIRST_BYTES = 16 << 10
-"""Read at once; holds the header of a model of 60 layers."""
+FIRST_BYTES = 24 << 10
+"""Read at once; holds the header of a model of 60 layers, statistics included."""
 
 
 def unpack_into(
@@ -41,7 +42,7 @@ def unpack_into(
     check_out(header, out, header.shape)
     token_ids = read_token_ids(header, read_bytes(blob, *header.token_ids))
     (_fill_plain if header.codec == CODEC_NONE else _fill_decoded)(blob, header, *out)
-    return ChunkKV(*out, token_ids)
+    return ChunkKV(*out, token_ids, read_stats(blob, header))
 
 
 def read_bytes(blob: OpenBlob, start: int, length: int) -> memoryview:

@@ -4,12 +4,15 @@ from typing import TYPE_CHECKING
 
 from epic_rag.kvstore.asyncface import Buffer
 from epic_rag.kvstore.checksum import matches, sha256, xxh3
+from epic_rag.kvstore.chunk_stats import check_layer_stats, read_stats
 from epic_rag.kvstore.codecs import CODECS, find_codec
 from epic_rag.kvstore.codecs_base import ITEM_BYTES, tensor_bytes, writable
 from epic_rag.kvstore.errors import StoreFormatError
 from epic_rag.kvstore.header import CODEC_NONE, BlobHeader, ByteRange, build_header, parse_header
 from epic_rag.kvstore.keys import ChunkKey
+from epic_rag.kvstore.layout import stats_part
 from epic_rag.kvstore.mac import Authenticator
+from epic_rag.kvstore.openblob import ViewBlob
 from epic_rag.kvstore.tensors import ChunkKV
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ def pack(
     coder, keys, values = find_codec(codec), kv.keys.detach().cpu(), kv.values.detach().cpu()
     layers = [coder.encode(keys[i], values[i]) for i in range(num_layers)]
     token_ids = tensor_bytes(kv.token_ids)
+    stats = [] if kv.stats is None else [tensor_bytes(layer) for layer in kv.stats]
     metadata = {
         "codec": codec,
         "chunk_key": key,
@@ -64,8 +68,12 @@ def pack(
     for name, digest in (("checksum", xxh3), ("sha256", sha256))[: 1 if authenticator is None else 2]:
         metadata[f"{name}.token_ids"] = digest(token_ids)
         metadata |= {f"{name}.layer.{i}": digest(*parts) for i, parts in enumerate(layers)}
+        metadata |= {f"{name}.layer.{i}.stats": digest(data) for i, data in enumerate(stats)}
+    described = [*coder.parts(tag, (num_kv_heads, num_tokens, head_dim))]
+    if stats:
+        described.append(stats_part(num_kv_heads, num_tokens))
+        layers = [[*parts, data] for parts, data in zip(layers, stats, strict=True)]
     tensors = [("token_ids", "I32", [num_tokens])]
-    described = coder.parts(tag, (num_kv_heads, num_tokens, head_dim))
     for i, layer in enumerate(layers):
         for part, data in zip(described, layer, strict=True):
             dtype, shape = ("U8", [data.nbytes]) if part.packed else (part.dtype, list(part.shape))
@@ -94,15 +102,16 @@ def unpack(buffer: Buffer, expect_key: ChunkKey, authenticator: Authenticator | 
     check_header(header, expect_key, len(buffer))
     view = memoryview(buffer)
     token_ids = read_token_ids(header, _slice(view, header.token_ids))
+    stats = read_stats(ViewBlob(view), header)
     if header.codec == CODEC_NONE:
         view = writable(view)
         for index, where in enumerate(header.layers):
             _check_layer(header, index, _slice(view, where))
-        return ChunkKV(*_planes(header, view[header.layers[0].start :], len(header.layers)), token_ids)
+        return ChunkKV(*_planes(header, view[header.layers[0].start :], len(header.layers)), token_ids, stats)
     keys, values = _empty(header.shape, header)
     for index, where in enumerate(header.layers):
         _decode(header, index, _slice(view, where), keys[index], values[index])
-    return ChunkKV(keys, values, token_ids)
+    return ChunkKV(keys, values, token_ids, stats)
 
 
 def check(buffer: Buffer, expect_key: ChunkKey, authenticator: Authenticator | None = None) -> BlobHeader:
@@ -117,6 +126,8 @@ def check(buffer: Buffer, expect_key: ChunkKey, authenticator: Authenticator | N
     _check_token_ids(header, _slice(view, header.token_ids))
     for index, where in enumerate(header.layers):
         _check_layer(header, index, _slice(view, where))
+    for index, where in enumerate(header.stats):
+        check_layer_stats(header, index, _slice(view, where))
     return header
 
 

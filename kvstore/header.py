@@ -16,7 +16,7 @@ from epic_rag.kvstore.codecs import CODECS
 from epic_rag.kvstore.codecs_base import ITEM_BYTES, KV_DTYPES, MAX_RATIO
 from epic_rag.kvstore.errors import StoreFormatError, StoreVersionError
 from epic_rag.kvstore.keys import FORMAT_VERSION
-from epic_rag.kvstore.layout import read_layout, write_table
+from epic_rag.kvstore.layout import read_layout, stats_part, write_table
 from epic_rag.kvstore.mac import MAC_DIGITS, Authenticator
 
 FORMAT_NAME = "epic-rag-kv"
@@ -59,6 +59,9 @@ class BlobHeader:
         part_lengths: bytes of each part, by layer.
         token_checksum: of the token ids: xxh3_128, or sha256 where the header was read with an authenticator.
         layer_checksums: of each layer's parts, likewise.
+        stats: where each layer's statistics lie, inside the layer's range; empty where the blob has none, or none that
+            can be checked.
+        stats_checksums: of each layer's statistics, likewise.
     """
 
     chunk_key: str
@@ -72,6 +75,8 @@ class BlobHeader:
     part_lengths: tuple[tuple[int, ...], ...]
     token_checksum: str
     layer_checksums: tuple[str, ...]
+    stats: tuple[ByteRange, ...]
+    stats_checksums: tuple[str, ...]
     data_start: int = field(repr=False)
 
     @property
@@ -205,7 +210,10 @@ def _interpret(metadata: Mapping[str, str], table: str, data_start: int, checksu
     if not 0 <= encode_seconds < inf:
         raise ValueError(f"encode_seconds {encode_seconds}")
     parts = CODECS[codec].parts(dtype, (num_kv_heads, num_tokens, head_dim))
-    layout = read_layout(table, num_layers, num_tokens, parts)
+    stats = stats_part(num_kv_heads, num_tokens)
+    layout = read_layout(table, num_layers, num_tokens, parts, stats)
+    stats_checksums = tuple(metadata.get(f"{checksum}.layer.{i}.stats", "") for i in range(num_layers))
+    has_stats = bool(layout.stats_starts) and all(stats_checksums)
     edges = [data_start + offset for offset in (*layout.starts, layout.end)]
     header = BlobHeader(
         chunk_key=metadata["chunk_key"],
@@ -219,6 +227,8 @@ def _interpret(metadata: Mapping[str, str], table: str, data_start: int, checksu
         part_lengths=layout.part_lengths,
         token_checksum=metadata[f"{checksum}.token_ids"],
         layer_checksums=tuple(metadata[f"{checksum}.layer.{i}"] for i in range(num_layers)),
+        stats=tuple(ByteRange(data_start + start, stats.num_bytes) for start in layout.stats_starts if has_stats),
+        stats_checksums=stats_checksums if has_stats else (),
         data_start=data_start,
     )
     _check_lengths(header)

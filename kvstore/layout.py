@@ -13,6 +13,15 @@ _SHORTEST_ENTRY = 50
 """Characters that a tensor takes in the table at least; a header cannot make a reader list more than it has."""
 
 
+STATS_NAME = "stats.attention"
+"""The statistics that this version knows, in each layer behind its parts; others are passed over."""
+
+
+def stats_part(num_kv_heads: int, num_tokens: int) -> Part:
+    """Return what a layer's statistics are."""
+    return Part(STATS_NAME, "F16", (num_kv_heads, 2, num_tokens))
+
+
 class Layout(NamedTuple):
     """Where the parts of a chunk lie, in bytes counted from the first behind the header.
 
@@ -20,14 +29,16 @@ class Layout(NamedTuple):
         starts: of each layer.
         end: of the last.
         part_lengths: bytes of each part, by layer.
+        stats_starts: of each layer's statistics; empty where not every layer has them.
     """
 
     starts: tuple[int, ...]
     end: int
     part_lengths: tuple[tuple[int, ...], ...]
+    stats_starts: tuple[int, ...]
 
 
-def read_layout(text: str, num_layers: int, num_tokens: int, parts: tuple[Part, ...]) -> Layout:
+def read_layout(text: str, num_layers: int, num_tokens: int, parts: tuple[Part, ...], stats: Part) -> Layout:
     """Check the tensor table against what a codec makes of a chunk.
 
     Args:
@@ -35,6 +46,7 @@ def read_layout(text: str, num_layers: int, num_tokens: int, parts: tuple[Part, 
         num_layers: L.
         num_tokens: T.
         parts: what each layer consists of.
+        stats: what its statistics are, if it has any.
 
     Raises:
         ValueError, TypeError, KeyError: a table of anything else.
@@ -42,9 +54,10 @@ def read_layout(text: str, num_layers: int, num_tokens: int, parts: tuple[Part, 
     if len(text) < _SHORTEST_ENTRY * num_layers * len(parts):
         raise ValueError(f"too few tensors, expected at least {1 + num_layers * len(parts)}")
     if not any(part.packed for part in parts):
-        usual, layout = _usual(num_layers, num_tokens, parts)
-        if text == usual:
-            return layout
+        for behind in ((stats,), ()):
+            usual, layout = _usual(num_layers, num_tokens, parts, behind)
+            if text == usual:
+                return layout
     table = json.loads(text)
     wanted = _wanted(num_layers, num_tokens, parts)
     spans = _spans(table)
@@ -60,23 +73,28 @@ def read_layout(text: str, num_layers: int, num_tokens: int, parts: tuple[Part, 
         starts=tuple(layer[0].start for layer in layers),
         end=max(span.end for span in spans.values()),
         part_lengths=tuple(tuple(span.end - span.start for span in layer) for layer in layers),
+        stats_starts=_find_stats(num_layers, stats, spans),
     )
 
 
-@lru_cache(maxsize=16)
-def _usual(num_layers: int, num_tokens: int, parts: tuple[Part, ...]) -> tuple[str, Layout]:
-    """The table of a chunk without packed parts and statistics, as it is written here, and its layout.
+@lru_cache(maxsize=32)
+def _usual(
+    num_layers: int, num_tokens: int, parts: tuple[Part, ...], stats: tuple[Part] | tuple[()]
+) -> tuple[str, Layout]:
+    """The table of a chunk without packed parts, as it is written here, and its layout.
 
     Most chunks of a store have the same; to compare with it takes a tenth of the time of reading it.
     """
-    wanted = _wanted(num_layers, num_tokens, parts)
+    wanted = _wanted(num_layers, num_tokens, (*parts, *stats))
     starts, end = [], 0
     for _, part in wanted:
         starts.append(end)
         end += part.num_bytes
     table = write_table((name, part.dtype, part.shape) for name, part in wanted)
     lengths = tuple(part.num_bytes for part in parts)
-    return table, Layout(tuple(starts[1 :: len(parts)]), end, (lengths,) * num_layers)
+    step = len(parts) + len(stats)
+    stats_starts = tuple(starts[1 + len(parts) :: step]) if stats else ()
+    return table, Layout(tuple(starts[1::step]), end, (lengths,) * num_layers, stats_starts)
 
 
 def _wanted(num_layers: int, num_tokens: int, parts: tuple[Part, ...]) -> list[tuple[str, Part]]:
@@ -113,6 +131,13 @@ def _spans(table: Mapping[str, object]) -> dict[str, _Span]:
             raise ValueError(f"tensor {name} at {entry['data_offsets']}, expected {[start, end]}")
         spans[name] = _Span(entry["dtype"], entry["shape"], start, end)
     return spans
+
+
+def _find_stats(num_layers: int, stats: Part, spans: Mapping[str, _Span]) -> tuple[int, ...]:
+    """Where each layer's statistics start; nowhere unless every layer has them as they are described."""
+    found = [spans.get(f"layer.{i}.{stats.name}") for i in range(num_layers)]
+    usable = [span for span in found if span and (span.dtype, span.shape) == (stats.dtype, list(stats.shape))]
+    return tuple(span.start for span in usable) if len(usable) == num_layers else ()
 
 
 def _check_part(name: str, part: Part, span: _Span) -> None:

@@ -21,6 +21,9 @@ class ChunkKV:
         keys: [L, H, T, D], BEFORE RoPE: one rotation to wherever the chunk stands gives what the model computes there.
         values: [L, H, T, D], of the same dtype and device.
         token_ids: int32 [T].
+        stats: float16 [L, H, 2, T] on the CPU, or None where they were not measured: mean and population standard
+            deviation of the attention that each token received from the chunk's own rows when it was encoded; token t
+            was seen by T - t rows.
 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit together.
@@ -29,6 +32,7 @@ class ChunkKV:
     keys: "Tensor"
     values: "Tensor"
     token_ids: "Tensor"
+    stats: "Tensor | None" = None
 
     def __post_init__(self) -> None:
         keys, values, ids = self.keys, self.values, self.token_ids
@@ -45,6 +49,17 @@ class ChunkKV:
             raise ValueError(
                 f"token_ids: expected int32 [T={keys.shape[2]}] like the keys, got {ids.dtype} {list(ids.shape)}"
             )
+        if self.stats is not None:
+            self._check_stats(self.stats)
+
+    def _check_stats(self, stats: "Tensor") -> None:
+        num_layers, num_kv_heads, num_tokens, _ = self.keys.shape
+        shape = (num_layers, num_kv_heads, 2, num_tokens)
+        if stats.shape != shape or str(stats.dtype) != "torch.float16" or stats.device.type != "cpu":
+            raise ValueError(
+                f"stats: expected float16 {list(shape)} on the CPU, "
+                f"got {stats.dtype} {list(stats.shape)} on {stats.device}"
+            )
 
     @property
     def num_tokens(self) -> int:
@@ -53,5 +68,6 @@ class ChunkKV:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the three tensors."""
-        return self.keys.nbytes + self.values.nbytes + self.token_ids.nbytes
+        """Bytes of the tensors."""
+        stats_bytes = 0 if self.stats is None else self.stats.nbytes
+        return self.keys.nbytes + self.values.nbytes + self.token_ids.nbytes + stats_bytes

@@ -5,7 +5,8 @@ transformers calls three things of ours while a `RowPass` is active in the curre
 * a hook on the rotary module answers cos = 1 and sin = 0, so that queries and keys reach the next two *before* RoPE, in
   every architecture and layout alike;
 * the cache face rotates the new keys once, in fp32, and writes them at their slots;
-* the attention function rotates the queries and runs `link_attention` over the cache.
+* the attention function rotates the queries and runs `link_attention` over the cache; whoever wants the scores gets
+  them there.
 
 No class is patched; outside a pass the model behaves as transformers' own, with its fused attention.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,10 +26,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from epic_rag.errors import UnsupportedModelError
+from epic_rag.kernels.attention_scores import ColumnScores, row_counts
 from epic_rag.kernels.link_attention import link_attention
 from epic_rag.kernels.rerotate import rerotate_
 from epic_rag.kernels.row_plan import RowPlan
 from epic_rag.kv_cache import KVCache
+from epic_rag.model.score_sink import ScoreSink
 
 ATTENTION_NAME = "epic_rag"
 _UNKNOWN_TO_US = ("sliding_window", "softcap", "s_aux", "position_bias")
@@ -46,13 +49,40 @@ class RowPass:
     interleaved: bool
     captured_keys: list[Tensor] | None = None
     """When a list: receives the keys before RoPE, `[H, Q, D]` per layer, in layer order."""
+    sink: ScoreSink | None = None
+    """Receives what attention the slots get."""
+    _layer: int = field(default=0, init=False)
+    _counts: Tensor | None = field(default=None, init=False)
 
     def write(self, keys: Tensor, values: Tensor, layer: int) -> None:
         """Rotate and store one layer's new keys; `keys`, `values`: `[1, H, Q, D]` before RoPE."""
+        self._layer = layer
         if self.captured_keys is not None:
             self.captured_keys.append(keys[0].clone())
         rotated = rerotate_(keys[0].clone(), self.cos, self.sin, interleaved=self.interleaved)
         self.cache.write(layer, self.plan.slots, rotated, values[0])
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """Attention of the layer written last.
+
+        Args:
+            queries: `[num_heads, Q, D]` before RoPE.
+            keys: `[H, N, D]`, rotated.
+            values: `[H, N, D]`.
+            scale: factor on the scores.
+
+        Returns:
+            `[num_heads, Q, D]`.
+        """
+        rotated = rerotate_(queries.clone(), self.cos, self.sin, interleaved=self.interleaved)
+        if self.sink is None:
+            return link_attention(rotated, keys, values, self.plan, scale)
+        scores = ColumnScores.zeros(keys.shape[0], self.plan, self.sink.start)
+        out = link_attention(rotated, keys, values, self.plan, scale, scores)
+        if self._counts is None:
+            self._counts = row_counts(self.plan, scores.start)  # the same in every layer
+        self.sink.observe(self._layer, scores.sums, scores.squares, self._counts, scores.last, scores.start)
+        return out
 
 
 _ACTIVE: ContextVar[RowPass | None] = ContextVar("epic_rag_row_pass", default=None)
@@ -104,9 +134,8 @@ def _attention(
     strange = [name for name in _UNKNOWN_TO_US if kwargs.get(name) is not None]
     if strange:
         raise UnsupportedModelError(f"the model's attention uses {', '.join(strange)}, which linking does not support")
-    rotated = rerotate_(query[0].clone(), row_pass.cos, row_pass.sin, interleaved=row_pass.interleaved)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = link_attention(rotated, key[0], value[0], row_pass.plan, scale)
+    out = row_pass.attend(query[0], key[0], value[0], scale)
     return out.transpose(0, 1)[None], None
 
 

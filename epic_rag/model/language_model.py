@@ -13,6 +13,7 @@ from epic_rag.kv_cache import KVCache
 from epic_rag.model.forward import CacheFace, RowPass, active, install
 from epic_rag.model.gate import check_config, is_interleaved
 from epic_rag.model.rope import find_rotary_module, read_rope
+from epic_rag.model.score_sink import ScoreSink
 from epic_rag.model.tokens import TextTokenizer
 
 
@@ -89,6 +90,7 @@ class LanguageModel:
         slots: Tensor | None = None,
         logits_to_keep: int = 1,
         captured_keys: list[Tensor] | None = None,
+        scores: ScoreSink | None = None,
     ) -> Tensor:
         """Compute rows of the prompt through all layers; their KV is written into `cache`.
 
@@ -101,13 +103,15 @@ class LanguageModel:
             slots: `[Q]` int64, where the rows' KV goes; ascending; default: at their positions.
             logits_to_keep: number of last rows to compute logits for.
             captured_keys: when a list, receives every layer's keys before RoPE, `[H, Q, D]`.
+            scores: told in every layer what attention the slots receive from the rows; logits and KV do not change.
 
         Returns:
             Logits `[logits_to_keep, vocabulary]`, fp32.
         """
-        plan = plan_rows(positions if slots is None else slots, self.dtype)
+        rows = positions if slots is None else slots
+        plan = plan_rows(rows, self.dtype, group_prefill=scores is not None)
         cos, sin = self.rope.angles(positions)
-        row_pass = RowPass(cache, plan, cos, sin, self.rope.interleaved, captured_keys)
+        row_pass = RowPass(cache, plan, cos, sin, self.rope.interleaved, captured_keys, scores)
         no_mask = torch.empty(1, 1, 1, 1, device=self.device)  # 4D: passed through, so that no mask is ever made
         with active(row_pass):
             output = self.hf_model(

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from epic_rag.errors import UnsupportedModelError
 from epic_rag.kv_cache import KVCache
 from epic_rag.model.language_model import LanguageModel, generation_eos
 from epic_rag.model.rope import Rope
+from epic_rag.model.score_sink import ScoreSink
 from epic_rag.model.tokens import TextTokenizer
 
 _DEFAULT_WINDOW = 4096
@@ -61,12 +63,19 @@ class PlainModel(LanguageModel):
         slots: Tensor | None = None,
         logits_to_keep: int = 1,
         captured_keys: list[Tensor] | None = None,
+        scores: ScoreSink | None = None,
     ) -> Tensor:
         """Append `token_ids` to the cache's; logits `[logits_to_keep, vocabulary]` of the last of them.
 
         Raises:
             TypeError: when the cache is not this model's.
+            UnsupportedModelError: scores are wanted; transformers' own forward gives none.
         """
+        if scores is not None:
+            raise UnsupportedModelError(
+                f"attention scores are wanted, but '{self.name}' cannot be linked ({self.reason}) and yields none: "
+                "use --policy full"
+            )
         if not isinstance(cache, PlainCache):
             raise TypeError(f"expected a PlainCache, got {type(cache).__name__}")
         cache.token_ids += token_ids.tolist()

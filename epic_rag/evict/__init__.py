@@ -1,0 +1,32 @@
+"""Stage evict: drop tokens of one KV cache down to a budget, after linking, while prefilling and while decoding."""
+
+from epic_rag.evict.budget import KVBudget, parse_budget
+from epic_rag.evict.decode_cache import SlotKeeper
+from epic_rag.evict.policies import H2O, POLICIES, TOVA, Full, Random, Recency, parse_policy
+from epic_rag.evict.ranking import Policy, Ranking
+from epic_rag.evict.roco import RoCo
+from epic_rag.evict.scores import Granularity, SlotScores
+from epic_rag.evict.stage import choose, evict, prefill_ranges
+from epic_rag.evict.view import SlotView
+
+__all__ = [
+    "H2O",
+    "POLICIES",
+    "TOVA",
+    "Full",
+    "Granularity",
+    "KVBudget",
+    "Policy",
+    "Random",
+    "Ranking",
+    "Recency",
+    "RoCo",
+    "SlotKeeper",
+    "SlotScores",
+    "SlotView",
+    "choose",
+    "evict",
+    "parse_budget",
+    "parse_policy",
+    "prefill_ranges",
+]
