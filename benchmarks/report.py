@@ -75,10 +75,73 @@ def answers_table(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", where])
 
 
+def store_table(result: dict[str, Any]) -> str:
+    """What each tier reads, beside its raw limit."""
+    disk, redis, small, flat = (result["results"][name] for name in ("disk", "redis", "small", "flat"))
+    lines = ["| read, every byte checked | GB/s | of the raw limit | the limit |", "|---|---|---|---|"]
+    for title, rows, name, limit in (
+        ("disk, into tensors that are there", disk, "get into tensors", "limit: mapped file to tensors"),
+        ("disk, as a mapping", disk, "get, as a mapping", "limit: mapped file to tensors"),
+        ("disk with a MAC, into tensors", disk, "get into tensors, with a MAC", "limit: mapped file to tensors"),
+        ("Redis, all chunks of a question", redis, "get_many", "limit: pipelined GETs"),
+        ("Redis, chunk by chunk into tensors", redis, "get into tensors", "limit: pipelined GETs"),
+    ):
+        speed = rows[limit]["gb_per_second"]["median"]
+        what = limit.removeprefix("limit: ")
+        share = rows[name]["share_of_limit"]
+        lines.append(f"| {title} | {rows[name]['gb_per_second']['median']:.2f} | {share:.0%} | {what}, {speed:.2f} |")
+    settings, machine, get = result["settings"], result["machine"], small["get_seconds"]
+    grown = max(0, flat["memory_most_bytes"] - flat["memory_at_start_bytes"])
+    where = (
+        f"KV of {settings['tokens']} tokens ({settings['kv_bytes'] / 1e6:.0f} MB) in {machine['cores']} cores "
+        f"({machine['cpu']}), medians of {settings['rounds']} interleaved rounds, files in the page cache, Redis on "
+        f"loopback. A disk store of {small['entries']:,} entries opens in {small['open_seconds']['median'] * 1e3:.1f} "
+        f"ms and gives one in {get['p50'] * 1e3:.2f} ms (p99 {get['p99'] * 1e3:.2f} ms). While "
+        f"{flat['passed_bytes'] / 1e9:.0f} GB passed through a budget of {flat['budget_bytes'] / 1e9:.0f} GB, the "
+        f"process grew by {grown / 1e6:.1f} MB ([store.json](benchmarks/results/store.json))."
+    )
+    return "\n".join([*lines, "", where])
+
+
+def codecs_table(result: dict[str, Any]) -> str:
+    """What each codec saves and costs."""
+    lines = [
+        "| codec | smaller by | writes, GB/s | reads, GB/s | error of keys, values |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in result["results"]["codecs"].items():
+        if name.endswith("MAC"):
+            continue
+        lossy = row["keys_rms_error"] > 0
+        error = f"{row['keys_rms_error']:.2%}, {row['values_rms_error']:.2%}" if lossy else "none"
+        speeds = f"{row['pack_gb_per_second']:.2f} | {row['unpack_gb_per_second']:.2f}"
+        lines.append(f"| `{name}` | {max(1.0, row['ratio']):.2f}x | {speeds} | {error} |")
+    where = (
+        "KV of SmolLM2-135M in bfloat16, in memory, checksums included; errors are root mean squares, relative "
+        "([store.json](benchmarks/results/store.json))."
+    )
+    return "\n".join([*lines, "", where])
+
+
+def int8_table(result: dict[str, Any]) -> str:
+    """What `int8` does to answers."""
+    table, settings = result["table"], result["settings"]
+    return (
+        f"`int8` changes {1 - table['same_answer']:.0%} of the greedy answers of {settings['tokens']} tokens in some "
+        f"letter, and is therefore never a default. It leaves {table['same_token']:.1%} of the next tokens as they "
+        f"were, at a KL of {table['kl']:.4f}; right are {table['right_none']:.0%} of the answers without and "
+        f"{table['right_int8']:.0%} with it ({settings['questions']} questions about the example documents, "
+        f"{settings['selector']}, [codecs_quality.json](benchmarks/results/codecs_quality.json))."
+    )
+
+
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "ttft": ("ttft_cpu", ttft_table),
     "quality": ("quality_xquad", quality_table),
     "answers": ("answers", answers_table),
+    "store": ("store", store_table),
+    "codecs": ("store", codecs_table),
+    "int8": ("codecs_quality", int8_table),
 }
 
 

@@ -24,6 +24,11 @@ class FileBlob:
         """The file's size when it was opened."""
         return self._num_bytes
 
+    @property
+    def is_faster_by_two(self) -> bool:
+        """True: the system copies, and one thread alone does not get what the memory can give."""
+        return True
+
     def read(self, start: int, buffers: Sequence[memoryview]) -> None:
         """Fill the buffers; a file that was cut short in place, or a bad block, is a flaw of the blob."""
         for first in range(0, len(buffers), _MOST_BUFFERS):

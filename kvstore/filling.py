@@ -1,5 +1,9 @@
 """Reading a blob into tensors that are there already, for example into the places of a KV cache."""
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 from typing import TYPE_CHECKING
 
 from epic_rag.kvstore.checksum import matches
@@ -17,6 +21,10 @@ if TYPE_CHECKING:
 
 FIRST_BYTES = 24 << 10
 """Read at once; holds the header of a model of 60 layers, statistics included."""
+
+TWO_THREADS_BYTES = 1 << 20
+"""From this size on, a blob is worth a second thread."""
+CORES = os.cpu_count() or 1
 
 
 def unpack_into(
@@ -65,23 +73,70 @@ def _read_header(blob: OpenBlob, authenticator: Authenticator | None) -> BlobHea
 
 def _fill_plain(blob: OpenBlob, header: BlobHeader, keys: "Tensor", values: "Tensor") -> None:
     """Read each layer straight to where it belongs; it is checked there, while the processor's cache still holds it."""
+    item_bytes, (_, num_kv_heads, num_tokens, head_dim) = keys.element_size(), header.shape
+    length = num_tokens * head_dim * item_bytes
+    planes = [(_memory(out), out.stride(0) * item_bytes, out.stride(1) * item_bytes) for out in (keys, values)]
+
+    def fill(layers: range) -> None:
+        for index in layers:
+            heads = [
+                memory[start : start + length]
+                for memory, layer_bytes, head_bytes in planes
+                for start in (index * layer_bytes + head * head_bytes for head in range(num_kv_heads))
+            ]
+            blob.read(header.layers[index].start, heads)
+            if not matches(header.layer_checksums[index], *heads):
+                raise StoreFormatError(f"layer {index}: checksum does not match")
+
+    _fill_layers(fill, blob, len(header.layers))
+
+
+def _memory(tensor: "Tensor") -> memoryview:
+    """Return the bytes from the tensor's first number to its last, with what lies between them.
+
+    To slice these takes a quarter of the time that a view of every head takes, which is a tenth of reading it.
+    """
     import torch
 
-    # Arrays of bytes [L, H, T * D * item size]: to make a tensor of every head would take as long as reading it.
-    planes = [out.view(torch.uint8).numpy().reshape(*header.shape[:2], -1) for out in (keys, values)]
-    for index, where in enumerate(header.layers):
-        heads = [head.data for plane in planes for head in plane[index]]
-        blob.read(where.start, heads)
-        if not matches(header.layer_checksums[index], *heads):
-            raise StoreFormatError(f"layer {index}: checksum does not match")
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,)).view(torch.uint8).numpy().data
 
 
 def _fill_decoded(blob: OpenBlob, header: BlobHeader, keys: "Tensor", values: "Tensor") -> None:
     import torch
 
     longest = max(layer.length for layer in header.layers)
-    scratch = torch.empty(longest, dtype=torch.uint8).numpy().data
-    for index, where in enumerate(header.layers):
-        data = scratch[: where.length]
-        blob.read(where.start, [data])
-        read_layer(header, index, data, (keys[index], values[index]))
+
+    def fill(layers: range) -> None:
+        scratch = torch.empty(longest, dtype=torch.uint8).numpy().data
+        for index in layers:
+            where = header.layers[index]
+            data = scratch[: where.length]
+            blob.read(where.start, [data])
+            read_layer(header, index, data, (keys[index], values[index]))
+
+    _fill_layers(fill, blob, len(header.layers))
+
+
+def _fill_layers(fill: Callable[[range], None], blob: OpenBlob, num_layers: int) -> None:
+    """Fill the layers; those of a large blob in two threads where that is faster."""
+    if CORES < 2 or blob.num_bytes < TWO_THREADS_BYTES or not blob.is_faster_by_two:
+        fill(range(num_layers))
+        return
+    first, second = range(num_layers // 2), range(num_layers // 2, num_layers)
+    other = _threads(os.getpid()).submit(fill, second)
+    try:
+        fill(first)
+    finally:
+        if not other.cancel():
+            wait([other])
+    if other.cancelled():  # every thread was busy with another blob
+        fill(second)
+    else:
+        other.result()
+
+
+@cache
+def _threads(process_id: int) -> ThreadPoolExecutor:
+    """Return this process's threads; a forked one has none of its parent's."""
+    return ThreadPoolExecutor(min(CORES - 1, 4), "epic-rag-read")

@@ -15,6 +15,11 @@ class OpenBlob(Protocol):
         """Its size."""
         ...
 
+    @property
+    def is_faster_by_two(self) -> bool:
+        """Whether two threads that read different bytes of it get done sooner than one."""
+        ...
+
     def read(self, start: int, buffers: Sequence[memoryview]) -> None:
         """Fill buffers, one after the other, with the bytes from `start`.
 
@@ -43,6 +48,11 @@ class ViewBlob:
     def num_bytes(self) -> int:
         """Their number."""
         return len(self._view)
+
+    @property
+    def is_faster_by_two(self) -> bool:
+        """False: copying holds Python's lock."""
+        return False
 
     def read(self, start: int, buffers: Sequence[memoryview]) -> None:
         """Copy."""

@@ -5,14 +5,16 @@ server would cost seconds. Here its own retries are off, and there is one retry 
 closed connection, twice, after 0.04 and 0.08 seconds; never of a silent server, whose timeout was spent.
 """
 
+from collections.abc import Sequence
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, TypedDict
 
 from epic_rag.kvstore.errors import StoreError, StoreUnavailableError
+from epic_rag.kvstore.redis_bulk import ASK_AGAIN, receive_into
 from epic_rag.kvstore.redis_options import Node, RedisOptions
 from epic_rag.kvstore.redis_routes import Routes
-from epic_rag.kvstore.redis_wire import Parcel, Plan, Reply, Route, T
+from epic_rag.kvstore.redis_wire import Command, Parcel, Plan, Reply, Route, T, received
 
 if TYPE_CHECKING:
     import redis
@@ -139,10 +141,13 @@ class Link:
         give_up_at = monotonic() + PATIENCE_SECONDS
 
         def attempt() -> list[Reply]:
-            with client.pipeline(transaction=False) as pipeline:
-                for command in parcel.commands:
-                    pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-                return list(pipeline.execute(raise_on_error=False))
+            if any(command.into is None for command in parcel.commands):
+                return _ask(client, parcel.commands)
+            replies = receive_into(client.connection_pool, parcel.commands)
+            again = [i for i, reply in enumerate(replies) if reply is ASK_AGAIN]
+            for i, reply in zip(again, _ask(client, [parcel.commands[i] for i in again]) if again else [], strict=True):
+                replies[i] = reply
+            return replies
 
         def failed(error: Exception) -> None:
             if parcel.seed or monotonic() > give_up_at:
@@ -161,3 +166,12 @@ class Link:
                 pool = redis.ConnectionPool(connection_class=kind, **settings(self._options, node, seed))
                 client = self._clients[node, seed] = redis.Redis(connection_pool=pool)
             return client
+
+
+def _ask(client: "redis.Redis", commands: Sequence[Command]) -> list[Reply]:
+    """Send commands through redis-py; errors that the server answers are among the replies."""
+    with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command.arguments)  # type: ignore[no-untyped-call]
+        replies = pipeline.execute(raise_on_error=False)
+    return [received(command, reply) for command, reply in zip(commands, replies, strict=True)]

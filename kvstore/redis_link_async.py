@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from epic_rag.kvstore.redis_link import PATIENCE_SECONDS, RETRIES, failures, settings
 from epic_rag.kvstore.redis_options import Node, RedisOptions
 from epic_rag.kvstore.redis_routes import Routes
-from epic_rag.kvstore.redis_wire import Parcel, Plan, Reply, Route, T
+from epic_rag.kvstore.redis_wire import Parcel, Plan, Reply, Route, T, received
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -64,8 +64,9 @@ class AsyncLink:
         async def attempt() -> list[Reply]:
             async with client.pipeline(transaction=False) as pipeline:
                 for command in parcel.commands:
-                    pipeline.execute_command(*command)
-                return list(await pipeline.execute(raise_on_error=False))
+                    pipeline.execute_command(*command.arguments)
+                replies = await pipeline.execute(raise_on_error=False)
+            return [received(command, reply) for command, reply in zip(parcel.commands, replies, strict=True)]
 
         async def failed(error: Exception) -> None:
             if parcel.seed or monotonic() > give_up_at:

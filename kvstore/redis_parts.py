@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import NamedTuple
 
-from epic_rag.kvstore.errors import StoreFormatError
 from epic_rag.kvstore.tierstats import BlobNote
 
 LAYOUT_VERSION = 1
@@ -75,37 +74,6 @@ class Stretch(NamedTuple):
     part: int
     start: int
     length: int
-
-
-class PartsBlob:
-    """A blob in its parts, as an open blob: read into memory that is there already, it is copied once."""
-
-    def __init__(self, parts: Sequence[bytes], part_bytes: int) -> None:
-        """Take the parts; all but the last have `part_bytes` bytes."""
-        self._parts = parts
-        self._part_bytes = part_bytes
-
-    @property
-    def num_bytes(self) -> int:
-        """The blob's size."""
-        return sum(map(len, self._parts))
-
-    def read(self, start: int, buffers: Sequence[memoryview]) -> None:
-        """Fill buffers, one after the other, with the bytes from `start`.
-
-        Raises:
-            StoreFormatError: the blob ends before.
-        """
-        for buffer in buffers:
-            if start + len(buffer) > self.num_bytes:
-                raise StoreFormatError(f"truncated: {self.num_bytes} bytes, byte {start + len(buffer)} is missing")
-            filled = 0
-            while filled < len(buffer):
-                part, inside = divmod(start + filled, self._part_bytes)
-                piece = memoryview(self._parts[part])[inside : inside + len(buffer) - filled]
-                buffer[filled : filled + len(piece)] = piece
-                filled += len(piece)
-            start += len(buffer)
 
 
 def new_meta(size_bytes: int, part_bytes: int, note: BlobNote) -> Meta:

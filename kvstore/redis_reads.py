@@ -4,12 +4,17 @@ A missing part makes the blob missing, and the rest of it is removed, unless ano
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from itertools import accumulate
+from typing import NamedTuple, TypeAlias
 
-from epic_rag.kvstore.redis_parts import Keyspace, Meta, PartsBlob, stretches
+from epic_rag.kvstore.redis_parts import Keyspace, Meta, stretches
 from epic_rag.kvstore.redis_wire import Command, Plan, Reply, accept, each, on_key, windows
+from epic_rag.kvstore.scratch import fresh
 
-T = TypeVar("T")
+Memory: TypeAlias = Callable[[int], memoryview]
+"""Gives memory of so many bytes."""
+BLOCK_BYTES = 1 << 30
+"""The most that is reserved for several blobs together; it is given back when none of them is in use."""
 
 # KEYS: meta, parts. ARGV: the meta that must stand there. Returns whether it did.
 DROP = """
@@ -20,11 +25,10 @@ return 1
 
 
 class _Piece(NamedTuple):
-    """A part, or some of one, for request number `owner`; `last` is the last of it."""
+    """A part, or some of one, for request number `owner`."""
 
     owner: int
     length: int
-    last: bool
     command: Command
 
 
@@ -55,25 +59,25 @@ class Reads:
         self._report = report
 
     def read(self, names: Sequence[str]) -> Plan[list[memoryview | None]]:
-        """Read whole blobs."""
+        """Read whole blobs, each into memory of its own."""
         records = yield from self.records(names)
         metas = [self.meta(record) for record in records]
         there = [i for i, meta in enumerate(metas) if meta]
-        found = yield from self._fetch([_whole(names[i], m) for i in there if (m := metas[i])], _joined)
+        found = yield from self._fetch([_whole(names[i], m) for i in there if (m := metas[i])])
         views: list[memoryview | None] = [None] * len(names)
         for i, result in zip(there, found, strict=True):
             if result is None:
-                result = yield from self._read_one(names[i], 0, None, _joined, torn=records[i])
+                result = yield from self._read_one(names[i], 0, None, torn=records[i])
             views[i] = result if isinstance(result, memoryview) else None
         return views
 
-    def open(self, name: str) -> Plan[PartsBlob | None]:
-        """Read a whole blob, and leave it in its parts."""
-        return (yield from self._read_one(name, 0, None, _opened))
+    def read_into(self, name: str, memory: Memory) -> Plan[memoryview | None]:
+        """Read a whole blob into the memory that `memory` gives."""
+        return (yield from self._read_one(name, 0, None, memory=memory))
 
     def read_range(self, name: str, start: int, length: int) -> Plan[memoryview | None]:
         """Read a run of bytes; of the parts, only what it covers."""
-        return (yield from self._read_one(name, start, length, _joined))
+        return (yield from self._read_one(name, start, length))
 
     def sizes(self, names: Sequence[str]) -> Plan[list[int | None]]:
         """Return the size of each blob that has all of its parts; the others are removed."""
@@ -133,13 +137,8 @@ class Reads:
         return Command(("EVAL", DROP, len(keys), *keys, record if isinstance(record, bytes) else b""), keys[0])
 
     def _read_one(
-        self,
-        name: str,
-        start: int,
-        length: int | None,
-        finish: Callable[[_Request, list[bytes]], T],
-        torn: Reply = None,
-    ) -> Plan[T | None]:
+        self, name: str, start: int, length: int | None, *, torn: Reply = None, memory: Memory = fresh
+    ) -> Plan[memoryview | None]:
         """Read a run of bytes, of `length` None to the end; `torn` is a meta whose parts were found missing."""
         while True:
             (record,) = yield [on_key("GET", self._keys.meta(name))]
@@ -152,76 +151,55 @@ class Reads:
             first = min(start, meta.size_bytes)
             rest = meta.size_bytes - first
             request = _Request(name, meta, first, rest if length is None else min(length, rest))
-            (result,) = yield from self._fetch([request], finish)
+            (result,) = yield from self._fetch([request], memory)
             if result is not None:
                 return None if isinstance(result, Exception) else result
             torn = record
 
-    def _fetch(
-        self, requests: Sequence[_Request], finish: Callable[[_Request, list[bytes]], T]
-    ) -> Plan[list[T | Exception | None]]:
+    def _fetch(self, requests: Sequence[_Request], memory: Memory = fresh) -> Plan[list[memoryview | Exception | None]]:
         """Read bytes of blobs.
 
         Returns:
-            For each request what `finish` makes of its pieces; None where one of them is missing, or the error that
-            the server answered instead.
+            For each request its bytes; None where a part is missing, or the error that came instead.
         """
-        pieces: list[list[bytes] | Exception | None] = [[] for _ in requests]
-        results: list[T | Exception | None] = [None if r.length else finish(r, []) for r in requests]
-        for window in windows(self._pieces(requests), lambda piece: piece.length):
+        results = self._reserved([request.length for request in requests], memory)
+        for window in windows(self._pieces(requests, results), lambda piece: piece.length):
             replies = yield [piece.command for piece in window]
             for piece, reply in zip(window, replies, strict=True):
-                pieces[piece.owner] = self._add(pieces[piece.owner], piece.length, reply)
-                if piece.last:
-                    results[piece.owner] = _finished(requests[piece.owner], pieces[piece.owner], finish)
-                    pieces[piece.owner] = None
+                if reply is not True and isinstance(results[piece.owner], memoryview):
+                    results[piece.owner] = reply if isinstance(reply, Exception) else None
+                    self._is_good(reply)
         return results
 
-    def _pieces(self, requests: Sequence[_Request]) -> Iterator[_Piece]:
-        for owner, (name, meta, start, length) in enumerate(requests):
+    def _reserved(self, lengths: Sequence[int], memory: Memory) -> list[memoryview | Exception | None]:
+        """Reserve memory for each request: one block for all, which costs fewer page faults, unless that is huge."""
+        if len(lengths) > 1 and sum(lengths) > BLOCK_BYTES:
+            return [self._reserved([length], memory)[0] for length in lengths]
+        try:
+            block = memory(sum(lengths))
+        except MemoryError as error:  # a size that somebody else wrote
+            self._report(error)
+            return [error] * len(lengths)
+        ends = list(accumulate(lengths))
+        return [block[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+    def _pieces(
+        self, requests: Sequence[_Request], memories: Sequence[memoryview | Exception | None]
+    ) -> Iterator[_Piece]:
+        for owner, (request, memory) in enumerate(zip(requests, memories, strict=True)):
+            if not isinstance(memory, memoryview):
+                continue
+            name, meta, start, length = request
+            end = 0
             for part, first, take in stretches(meta, start, length):
                 key = self._keys.part(name, meta.generation, part)
                 whole = take == min(meta.part_bytes, meta.size_bytes - part * meta.part_bytes)
-                command = on_key("GET", key) if whole else on_key("GETRANGE", key, first, first + take - 1)
-                last = part * meta.part_bytes + first + take == start + length
-                yield _Piece(owner, take, last, command)
-
-    def _add(self, pieces: list[bytes] | Exception | None, length: int, reply: Reply) -> list[bytes] | Exception | None:
-        if not isinstance(pieces, list):
-            return pieces
-        if isinstance(reply, Exception):
-            self._report(reply)
-            return reply
-        if not isinstance(reply, bytes) or len(reply) != length:
-            return None
-        pieces.append(reply)
-        return pieces
+                arguments = ("GET", key) if whole else ("GETRANGE", key, first, first + take - 1)
+                yield _Piece(owner, take, Command(arguments, key, into=memory[end : end + take]))
+                end += take
 
     def _is_good(self, reply: Reply) -> bool:
         if isinstance(reply, Exception):
             self._report(reply)
             return False
         return True
-
-
-def _finished(
-    request: _Request, pieces: list[bytes] | Exception | None, finish: Callable[[_Request, list[bytes]], T]
-) -> T | Exception | None:
-    return finish(request, pieces) if isinstance(pieces, list) else pieces
-
-
-def _joined(request: _Request, pieces: list[bytes]) -> memoryview:
-    """Put pieces together in memory that, unlike a bytearray's, is not filled with zeros first."""
-    import numpy as np
-
-    if len(pieces) <= 1:
-        return memoryview(b"".join(pieces))
-    joined, end = np.empty(request.length, np.uint8).data, 0
-    for piece in pieces:
-        joined[end : end + len(piece)] = piece
-        end += len(piece)
-    return joined
-
-
-def _opened(request: _Request, pieces: list[bytes]) -> PartsBlob:
-    return PartsBlob(pieces, request.meta.part_bytes)

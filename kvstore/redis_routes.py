@@ -73,7 +73,7 @@ class Routes(ABC):
         for i in indices:
             for node in self._targets(batch[i]):
                 by_node.setdefault(node, []).append(i)
-        parcels = [Parcel(node, [batch[i].arguments for i in group]) for node, group in by_node.items()]
+        parcels = [Parcel(node, [batch[i] for i in group]) for node, group in by_node.items()]
         answers = yield parcels
         misled = {}
         for (node, group), of_node in zip(by_node.items(), answers, strict=True):
@@ -100,7 +100,7 @@ class Routes(ABC):
         began, failure = monotonic(), "no time left"
         for seed in dict.fromkeys(seeds):
             try:
-                ((answer,),) = yield [Parcel(seed, [question], seed=True)]
+                ((answer,),) = yield [Parcel(seed, [Command(question, node=seed)], seed=True)]
             except Exception as error:  # noqa: BLE001 - whatever it is, the next one may answer
                 failure = f"{seed}: {error}"
             else:

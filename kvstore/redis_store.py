@@ -9,7 +9,7 @@ from epic_rag.kvstore.asyncface import Data
 from epic_rag.kvstore.blobstore import BlobNote, BlobStore, Usage, as_buffers
 from epic_rag.kvstore.errors import StoreUnavailableError, StoreWriteError
 from epic_rag.kvstore.header import describe
-from epic_rag.kvstore.openblob import OpenBlob
+from epic_rag.kvstore.openblob import OpenBlob, ViewBlob
 from epic_rag.kvstore.redis_circuit import Circuit
 from epic_rag.kvstore.redis_link import Link, failures, require_redis
 from epic_rag.kvstore.redis_link_async import LoopLinks
@@ -20,6 +20,7 @@ from epic_rag.kvstore.redis_routes import make_routes
 from epic_rag.kvstore.redis_survey import Survey
 from epic_rag.kvstore.redis_wire import Plan, Refused
 from epic_rag.kvstore.redis_writes import Writes
+from epic_rag.kvstore.scratch import Scratch
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class RedisStore(BlobStore):
         self._link = Link(options, routes)
         self._links = LoopLinks(options, routes)
         self._circuit = Circuit(f"redis store {options.shown}", self._probe)
+        self._scratch = Scratch()
         self._reported: set[str] = set()
 
     def __repr__(self) -> str:
@@ -83,10 +85,10 @@ class RedisStore(BlobStore):
     def open_blob(self, name: str) -> Iterator[OpenBlob | None]:
         """Give a blob to be read into memory that is there already, or None; counts as `get` does."""
         self._check(name)
-        with self._timed("read"):
-            blob = self._quietly(self._reads.open(name), None)
-        self._count(hits=blob is not None, misses=blob is None, read=blob.num_bytes if blob else 0)
-        yield blob
+        with self._scratch.lend() as loan:
+            with self._timed("read"):
+                (view,) = self._counted([self._quietly(self._reads.read_into(name, loan.take), None)])
+            yield None if view is None else ViewBlob(view)
 
     def contains(self, names: Sequence[str]) -> list[bool]:
         """Return for each name whether it is stored, all of its parts; not a use."""

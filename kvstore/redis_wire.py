@@ -27,11 +27,19 @@ class Command:
     """A command, and where it goes: to the node of a key, to a certain node, or (neither given) to every node.
 
     The reply to a command for every node is a list of (node, reply).
+
+    Attributes:
+        arguments: the command.
+        key: goes to the node of this key.
+        node: goes to this node.
+        into: memory for the bytes of the reply. The reply is then True once they are there; None where there is no such
+            key; False where it holds another number of bytes.
     """
 
     arguments: Arguments
     key: str | None = None
     node: Node | None = None
+    into: memoryview | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class Parcel:
     """
 
     node: Node
-    commands: Sequence[Arguments]
+    commands: Sequence[Command]
     seed: bool = False
 
 
@@ -57,6 +65,16 @@ Route: TypeAlias = Generator[Sequence[Parcel], list[list[Reply]], T]
 def on_key(name: str, key: str, *more: str | bytes | int) -> Command:
     """Return a command whose first argument is the key it is about."""
     return Command((name, key, *more), key)
+
+
+def received(command: Command, reply: Reply) -> Reply:
+    """Return the reply to a command, its bytes put where they belong when it has memory for them."""
+    if command.into is None or not isinstance(reply, bytes):
+        return reply
+    fits = len(reply) == len(command.into)
+    if fits:
+        command.into[:] = reply
+    return fits
 
 
 def each(commands: Sequence[Command]) -> Plan[list[Reply]]:

@@ -49,9 +49,9 @@ def model_fingerprint(model: nn.Module, config: PretrainedConfig, files: Iterabl
         model: the loaded model.
         config: its configuration.
         files: the local files it was read from; none when it was handed over in memory, then nothing is remembered.
-        cache_folder: where the weights' digest is remembered under the files' paths, sizes and times.
+        cache_folder: where the weights' digest is remembered under the files' stamps.
     """
-    stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(files)]
+    stamps = [_stamp(path) for path in sorted(files)]
     dtype = str(next(model.parameters()).dtype)
     note = cache_folder / "fingerprints" / hashlib.sha256(json.dumps([stamps, dtype]).encode()).hexdigest()
     weights = _read_note(note) if stamps else None
@@ -60,6 +60,12 @@ def model_fingerprint(model: nn.Module, config: PretrainedConfig, files: Iterabl
         if stamps:
             _write_note(note, weights)
     return hashlib.sha256(f"{config_digest(config)}|{weights}".encode()).hexdigest()
+
+
+def _stamp(path: Path) -> tuple[str | int, ...]:
+    """What changes when a file does: a copy may bring its size and modification time along, never inode and ctime."""
+    stat = path.stat()
+    return str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def _read_note(note: Path) -> str | None:

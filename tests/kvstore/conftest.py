@@ -95,3 +95,17 @@ def in_namespace(tmp_path: Path) -> Callable[[str, str], subprocess.CompletedPro
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
     return run
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what the fault tests counted."""
+    lines = [
+        line
+        for report in terminalreporter.stats.get("passed", [])
+        if "/kvstore/" in report.nodeid
+        for line in report.capstdout.splitlines()
+    ]
+    if lines:
+        terminalreporter.write_sep("=", "what the tests of the KV store counted")
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -1,17 +1,22 @@
 """Reading into tensors that are there already, from files and from memory: the same KV, checked the same way."""
 
 import logging
+import os
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from kv_chunks import SECRET, noise, same_bits
 
+from epic_rag.kvstore import filling
 from epic_rag.kvstore.codecs import CODECS
 from epic_rag.kvstore.disk import DiskStore
 from epic_rag.kvstore.errors import StoreClosedError, StoreFormatError
 from epic_rag.kvstore.fileblob import FileBlob
 from epic_rag.kvstore.filling import read_bytes, unpack_into
+from epic_rag.kvstore.header import parse_header
 from epic_rag.kvstore.keys import ChunkKey, chunk_key
 from epic_rag.kvstore.memory import MemoryStore
 from epic_rag.kvstore.openblob import OpensBlobs, ViewBlob
@@ -129,3 +134,47 @@ def test_a_header_longer_than_the_first_read_is_read_too() -> None:
     data = store.blobs.get(key)
     assert data is not None
     assert same_bits(unpack_into(ViewBlob(data), key, out), kv)
+
+
+@pytest.fixture
+def large() -> ChunkKV:
+    """KV that is read in two threads."""
+    return noise(6, 2, 512, 128)
+
+
+def test_a_large_file_is_read_in_two_threads(tmp_path: Path, large: ChunkKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = set()
+    real = FileBlob.read
+
+    def read(self: FileBlob, start: int, buffers: Sequence[memoryview]) -> None:
+        readers.add(threading.current_thread().name)
+        real(self, start, buffers)
+
+    monkeypatch.setattr(FileBlob, "read", read)
+    monkeypatch.setattr(filling, "CORES", 2)
+    with KVStore(DiskStore(tmp_path)) as store:
+        key = put(store, large)
+        hit = store.get(key, large.token_ids, out=places(large, longer=3))
+        assert hit is not None
+        assert same_bits(hit.kv, large)
+        assert len(readers) == 2
+        for layer in (0, 5):  # damage that either thread finds
+            data = bytearray(store.blobs.get(key) or b"")
+            data[parse_header(data).layers[layer].start + 9] ^= 1
+            store.blobs.put(key, data)
+            assert store.get(key, large.token_ids, out=places(large)) is None
+            put(store, large)
+
+
+def test_when_every_thread_is_busy_the_reader_reads_all_of_it(
+    tmp_path: Path, large: ChunkKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filling, "CORES", 2)
+    busy, done = filling._threads(os.getpid()), threading.Event()
+    blockers = [busy.submit(done.wait, 60) for _ in range(4)]
+    with KVStore(DiskStore(tmp_path)) as store:
+        hit = store.get(put(store, large), large.token_ids, out=places(large))
+    done.set()
+    assert all(blocker.result(60) for blocker in blockers)
+    assert hit is not None
+    assert same_bits(hit.kv, large)

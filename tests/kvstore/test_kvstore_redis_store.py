@@ -19,7 +19,7 @@ from epic_rag.kvstore.keys import chunk_key
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.redis_parts import Keyspace, Meta, cut, new_meta
 from epic_rag.kvstore.redis_store import RedisStore
-from epic_rag.kvstore.redis_wire import WINDOW_BYTES
+from epic_rag.kvstore.redis_wire import WINDOW_BYTES, received
 from epic_rag.kvstore.store import KVStore
 from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.kvstore.testing import chunk_blob, content
@@ -111,7 +111,7 @@ def test_a_writer_that_dies_leaves_only_what_expires(store: RedisStore, redis_se
         replies: list[object] | None = None
         for _ in range(2):
             (*commands,) = plan.send(replies) if replies is not None else next(plan)
-            replies = [client.execute_command(*command.arguments) for command in commands]
+            replies = [received(c, client.execute_command(*c.arguments)) for c in commands]
         plan.close()
         keys = held_by(client, store)
         assert len(keys) == 3
@@ -156,7 +156,7 @@ def test_a_put_between_two_reads_is_seen_whole(store: RedisStore, redis_server: 
     plan = store._reads.read(["a"])
     with redis_server.client() as client:
         commands = next(plan)
-        replies: list[object] = [client.execute_command(*command.arguments) for command in commands]
+        replies: list[object] = [received(c, client.execute_command(*c.arguments)) for c in commands]
         store.put("a", b"new")
         views = None
         while views is None:
@@ -165,7 +165,7 @@ def test_a_put_between_two_reads_is_seen_whole(store: RedisStore, redis_server: 
             except StopIteration as done:
                 views = done.value
             else:
-                replies = [client.execute_command(*command.arguments) for command in commands]
+                replies = [received(c, client.execute_command(*c.arguments)) for c in commands]
     assert [content(view) for view in views] == [b"new"]
     assert content(store.get("a")) == b"new"
 
@@ -252,8 +252,8 @@ def test_no_more_than_the_window_is_in_flight(store: RedisStore, monkeypatch: py
 
     def spy(parcel: object) -> list[object]:
         replies = send(parcel)  # type: ignore[arg-type]
-        sizes = [len(reply) for reply in replies if isinstance(reply, bytes)]
-        sizes += [len(c[2]) for c in parcel.commands if c[0] == "SET"]  # type: ignore[attr-defined]
+        sizes = [len(c.into) for c in parcel.commands if c.into is not None]  # type: ignore[attr-defined]
+        sizes += [len(c.arguments[2]) for c in parcel.commands if c.arguments[0] == "SET"]  # type: ignore[attr-defined]
         asked.append(sum(sizes))
         return replies
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import make_hf, make_tokenizer
 
 from epic_rag.errors import ConfigError, ModelError, ModelNotFoundError
@@ -47,6 +50,20 @@ def test_weights_digest_is_remembered_and_a_broken_note_is_not_believed(saved: P
     note.write_text("not a digest")
     assert load_model(str(saved), cache_folder=cache).fingerprint == first
     assert len(note.read_text()) == 64
+
+
+def test_weights_that_take_another_files_place_with_its_size_and_time_are_seen(saved: Path, tmp_path: Path) -> None:
+    folder, cache = tmp_path / "model", tmp_path / "cache"
+    shutil.copytree(saved, folder)
+    first = load_model(str(folder), cache_folder=cache).fingerprint
+    file = folder / "model.safetensors"
+    before = file.stat()
+    other = load_file(file)
+    other = {name: tensor + 1 for name, tensor in other.items()}
+    save_file(other, file, metadata={"format": "pt"})
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert load_model(str(folder), cache_folder=cache).fingerprint != first
 
 
 def test_an_adapter_changes_the_fingerprint() -> None:
