@@ -10,7 +10,7 @@ from epic_rag.decode import DecodeOptions, decode
 from epic_rag.draft import Draft
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
-from epic_rag.evict import Full, Policy, evict, parse_policy
+from epic_rag.evict import Full, Keeping, KVBudget, Policy, as_budget, parse_policy
 from epic_rag.link import link
 from epic_rag.metrics import StageClock
 from epic_rag.model import LanguageModel
@@ -28,14 +28,15 @@ class AskOptions:
         k: passages to retrieve.
         selector: which context tokens are computed again: `none`, `lego:K` or `full`.
         policy: which tokens are evicted: `full` keeps all.
-        budget_tokens: tokens that may stay in the KV cache; None: all.
+        budget: what may stay in the KV cache, of prompt and answer together: tokens (1024), a share of the prompt
+            ("25%") or bytes ("64MB"); None: all.
         decode: length, sampling and stop strings.
     """
 
     k: int = DEFAULT_K
     selector: str = DEFAULT_SELECTOR
     policy: str = DEFAULT_POLICY
-    budget_tokens: int | None = None
+    budget: KVBudget | int | str | None = None
     decode: DecodeOptions = field(default_factory=DecodeOptions)
 
     def __post_init__(self) -> None:
@@ -47,14 +48,14 @@ class AskOptions:
         if self.k < 1:
             raise ConfigError(f"k, the number of passages, must be at least 1, got {self.k}")
         parse_selector(self.selector)
-        parse_policy(self.policy, self.budget_tokens)
+        parse_policy(self.policy, as_budget(self.budget))
 
 
 def choose(model: LanguageModel, options: AskOptions) -> tuple[Selector, Policy]:
     """Selector and policy of the options; `full` and `full` for a model that cannot be linked."""
     if not model.can_link:
         return FullSelector(), Full()
-    return parse_selector(options.selector), parse_policy(options.policy, options.budget_tokens)
+    return parse_selector(options.selector), parse_policy(options.policy, as_budget(options.budget))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ def ask(
     yield Context(draft.sources)
 
     with clock.stage("link"):
+        keeping = Keeping(engine.model, prompt, policy, as_budget(options.budget) if engine.model.can_link else None)
         linked = link(
             engine.model,
             prompt,
@@ -111,12 +113,14 @@ def ask(
             selector,
             spare_tokens=options.decode.max_tokens,
             compile_prefix_ids=loader.profile.prefix_ids,
+            scores=keeping.sink,
         )
     with clock.stage("evict"):
-        kept = evict(linked.cache, policy, options.budget_tokens, len(prompt.prefix_ids), len(prompt.suffix_ids))
+        kept = keeping.evict(linked.cache)
 
-    draft.linked(linked.num_recomputed, kept)
-    for piece in clock.timed("decode", decode(engine.model, linked.cache, linked.logits[-1], options.decode)):
+    draft.linked(linked.num_recomputed, kept, keeping)
+    pieces = decode(engine.model, linked.cache, linked.logits[-1], options.decode, keeping.keeper)
+    for piece in clock.timed("decode", pieces):
         draft.decoded(piece, clock)
         if piece.text:
             yield Delta(piece.text)

@@ -71,8 +71,8 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     """Which context tokens are computed again: `none`, `lego:K` or `full`."""
     policy: str = DEFAULT_POLICY
     """Which tokens are evicted to the budget."""
-    budget_tokens: int | None = None
-    """Tokens that may stay in the KV cache; None: all."""
+    budget: int | str | None = None
+    """What may stay in the KV cache: tokens (1024), a share of the prompt ("25%") or bytes ("64MB"); None: all."""
     max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0
     top_p: float = 1.0
@@ -174,7 +174,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
 
     def _options(self) -> AskOptions:
         how = DecodeOptions(self.max_tokens, self.temperature, self.top_p, self.seed, self.stop)
-        return AskOptions(self.k, self.selector, self.policy, self.budget_tokens, how)
+        return AskOptions(self.k, self.selector, self.policy, self.budget, how)
 
 
 def _joined(parts: list[str | Question]) -> str | Question:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from epic_rag.config import DEFAULT_MAX_TOKENS
 from epic_rag.errors import ConfigError
+from epic_rag.evict import SlotKeeper
 from epic_rag.kv_cache import KVCache
 from epic_rag.model import LanguageModel
 from epic_rag.model.tokens import TextTokenizer
@@ -120,7 +121,13 @@ class DecodedPiece:
     num_tokens: int
 
 
-def decode(model: LanguageModel, cache: KVCache, logits: Tensor, options: DecodeOptions) -> Iterator[DecodedPiece]:
+def decode(
+    model: LanguageModel,
+    cache: KVCache,
+    logits: Tensor,
+    options: DecodeOptions,
+    keeper: SlotKeeper | None = None,
+) -> Iterator[DecodedPiece]:
     """Decode an answer.
 
     Args:
@@ -128,6 +135,7 @@ def decode(model: LanguageModel, cache: KVCache, logits: Tensor, options: Decode
         cache: linked KV of the whole prompt, with room for `options.max_tokens` more.
         logits: `[vocabulary]` fp32 of the prompt's last token.
         options: how.
+        keeper: finds the slot of each token in a cache of constant size; None: the cache grows by one slot a token.
 
     Yields:
         One piece a token, possibly without text, and a last one with what was held back.
@@ -139,9 +147,13 @@ def decode(model: LanguageModel, cache: KVCache, logits: Tensor, options: Decode
         yield DecodedPiece(stream.add(token), count)
         if stream.stopped or count == options.max_tokens:
             break
-        position, slot = cache.next_position, cache.length
+        position, slot = cache.next_position, cache.length if keeper is None else keeper.next_slot()
         logits = model.forward(
-            model.ids([token]), model.positions(position, position + 1), cache, slots=model.positions(slot, slot + 1)
+            model.ids([token]),
+            model.positions(position, position + 1),
+            cache,
+            slots=model.positions(slot, slot + 1),
+            scores=None if keeper is None else keeper.sink,
         )[-1]
         token = sampler.pick(logits)
     yield DecodedPiece(stream.finish(), count)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from epic_rag.decode import DecodedPiece
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
-from epic_rag.evict import Policy
+from epic_rag.evict import Keeping, Policy
 from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.load import ENCODED, Loader, load
 from epic_rag.loading.document import clean_text
 from epic_rag.metrics import StageClock
 from epic_rag.prompt import Prompt
 from epic_rag.retrieve import Retrieved
-from epic_rag.schema import Answer, Dropped, Source, Timings, TokenCounts
+from epic_rag.schema import Answer, Dropped, KVBytes, Source, Timings, TokenCounts
 from epic_rag.selectors import Selector
 
 
@@ -74,9 +74,14 @@ class Draft:
         self._cite([(chunk.key, chunk.tier) for chunk in reversed(passages)])
         return [chunk.kv for chunk in loaded.chunks]
 
-    def linked(self, num_recomputed: int, num_kept: int) -> None:
+    def linked(self, num_recomputed: int, num_kept: int, keeping: Keeping) -> None:
         """Take the counts of the stages link and evict."""
         self._num_recomputed, self._num_kept = num_recomputed, num_kept
+        if keeping.budget_tokens is not None and keeping.budget_tokens < keeping.pinned_tokens:
+            self._warnings.append(
+                f"the budget of {keeping.budget_tokens} tokens is exceeded: the prompt's prefix and the question, "
+                f"{keeping.pinned_tokens} tokens, always stay"
+            )
 
     def decoded(self, piece: DecodedPiece, clock: StageClock) -> None:
         """Take a piece of the answer; the first one stops the clock of the first token."""
@@ -107,12 +112,19 @@ class Draft:
                 kept=self._num_kept,
                 answer=self._num_answer,
             ),
+            kv_bytes=self._kv_bytes(),
             selector=self._selector.name,
             policy=self._policy.name,
             model=self._engine.model.name,
             dropped=tuple(self._dropped),
             warnings=tuple(self._warnings),
         )
+
+    def _kv_bytes(self) -> KVBytes:
+        model = self._engine.model
+        per_token = model.kv_bytes_per_token if model.can_link else 0
+        full, kept = self._prompt.num_tokens * per_token, self._num_kept * per_token
+        return KVBytes(full, kept, full - kept)
 
     def _drop(self, passage: Retrieved, reason: str) -> None:
         self._dropped.append(Dropped(passage.source, passage.position, reason))

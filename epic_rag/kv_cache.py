@@ -55,6 +55,13 @@ class KVCache:
         self.next_position = max(self.next_position, num_slots)
         self._redirected = None
 
+    def trim(self, capacity: int) -> None:
+        """Give back the memory of all but `capacity` slots, at least those in use."""
+        capacity = max(capacity, self.length)
+        if capacity < self.capacity:
+            self.keys = self.keys[:, :, :capacity].clone()
+            self.values = self.values[:, :, :capacity].clone()
+
     def keep(self, kept: Tensor) -> None:
         """Keep only some slots; the others' room is free again.
 

@@ -74,6 +74,21 @@ class TokenCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class KVBytes:
+    """Bytes of the prompt's KV; 0 where a model cannot be linked.
+
+    Attributes:
+        full: of the whole prompt.
+        kept: of what stayed when decoding began.
+        saved: the difference.
+    """
+
+    full: int
+    kept: int
+    saved: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Everything about one answered question."""
 
@@ -82,6 +97,7 @@ class Answer:
     sources: tuple[Source, ...]
     timings: Timings
     tokens: TokenCounts
+    kv_bytes: KVBytes
     selector: str
     policy: str
     model: str

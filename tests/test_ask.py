@@ -10,6 +10,7 @@ from epic_rag.ask import AskOptions, Context, Delta, ask
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError, QuestionTooLongError
+from epic_rag.evict import SlotKeeper
 from epic_rag.ingest import IngestOptions, ingest
 from epic_rag.retrieve import Retrieved
 from epic_rag.schema import Answer
@@ -139,10 +140,54 @@ def test_equal_passages_stand_in_the_prompt_once(engine: Engine) -> None:
     ]
 
 
-def test_eviction_keeps_the_budget(engine: Engine) -> None:
-    got = answer(engine, policy="recency", budget_tokens=700)
+@pytest.mark.parametrize("policy", ["roco", "roco:layer", "h2o", "tova", "recency", "random"])
+@pytest.mark.parametrize("selector", ["none", "lego:4", "full"])
+def test_eviction_keeps_the_budget(engine: Engine, policy: str, selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int]] = []
+    real = SlotKeeper.next_slot
+
+    def next_slot(self: SlotKeeper) -> int:
+        slot = real(self)
+        sizes.append((self._cache.length, self._cache.capacity))
+        return slot
+
+    monkeypatch.setattr(SlotKeeper, "next_slot", next_slot)
+    got = answer(engine, policy=policy, budget=700, selector=selector)
+    per_token = engine.model.kv_bytes_per_token
     assert got.tokens.kept == 700 < got.tokens.context
-    assert got.policy == "recency"
+    assert got.kv_bytes.kept == 700 * per_token
+    assert got.kv_bytes.saved == (got.tokens.context - 700) * per_token
+    assert got.policy == policy
+    assert sizes == [(700, 700)] * (got.tokens.answer - 1), "the cache keeps its size while decoding"
+    assert got.answer == answer(engine, policy=policy, budget=700, selector=selector).answer
+
+
+@pytest.mark.parametrize("policy", ["roco", "recency"])
+def test_a_budget_that_holds_everything_changes_nothing(engine: Engine, policy: str) -> None:
+    plain = answer(engine)
+    room = plain.tokens.context + 6
+    for budget in (room, "100%", f"{room * engine.model.kv_bytes_per_token}B", "1GB"):
+        got = answer(engine, policy=policy, budget=budget)
+        assert got.tokens.kept == got.tokens.context
+        assert budget == "100%" or got.answer == plain.answer
+
+
+def test_a_share_is_of_the_prompt_and_bytes_are_of_its_kv(engine: Engine) -> None:
+    context = answer(engine).tokens.context
+    assert answer(engine, policy="roco", budget="50%").tokens.kept == context // 2
+    per_token = engine.model.kv_bytes_per_token
+    assert answer(engine, policy="roco", budget=f"{500 * per_token + 1}B").tokens.kept == 500
+    with pytest.raises(ConfigError, match="holds no token"):
+        answer(engine, policy="roco", budget="1B")
+
+
+def test_prefix_and_question_stay_under_the_smallest_budget_and_that_is_said(engine: Engine) -> None:
+    got = answer(engine, policy="roco", budget=1)
+    pinned = len(engine.frame.prefix_ids) + len(engine.frame.suffix(engine.model.tokenizer.encode(QUESTION)))
+    assert got.tokens.kept == pinned
+    assert got.warnings == (
+        f"the budget of 1 tokens is exceeded: the prompt's prefix and the question, {pinned} tokens, always stay",
+    )
 
 
 def test_sampling_repeats_with_a_seed(engine: Engine) -> None:
@@ -185,7 +230,7 @@ def test_prompt_encoding_makes_the_first_passage_exact(tmp_path: Path) -> None:
     assert got.tokens.recomputed == len(engine.frame.suffix(engine.model.tokenizer.encode(QUESTION)))  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("options", [{"k": 0}, {"selector": "cacheblend"}, {"policy": "h2o"}, {"budget_tokens": 5}])
+@pytest.mark.parametrize("options", [{"k": 0}, {"selector": "cacheblend"}, {"policy": "h2o"}, {"budget": 5}])
 def test_options_that_cannot_be_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         AskOptions(**options)  # type: ignore[arg-type]

@@ -117,9 +117,11 @@ def ask_command(
         str, typer.Option(help="Context tokens computed again: none, lego:K or full (a full prefill).")
     ] = config.DEFAULT_SELECTOR,
     policy: Annotated[
-        str, typer.Option(help="Which tokens are evicted: full (none are) or recency.")
+        str, typer.Option(help="Which tokens stay under --budget: full (all), roco, h2o, tova, recency or random.")
     ] = config.DEFAULT_POLICY,
-    budget: Annotated[int | None, typer.Option(help="Tokens that may stay in the KV cache.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="What may stay in the KV cache: tokens (1024), a share (25%) or bytes (64MB).")
+    ] = None,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = config.DEFAULT_MAX_TOKENS,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Nucleus for sampling.")] = 1.0,
@@ -138,7 +140,7 @@ def ask_command(
     from epic_rag.decode import DecodeOptions
 
     how = DecodeOptions(max_tokens, temperature, top_p, seed, tuple(stop or ()))
-    options = AskOptions(k=k, selector=selector, policy=policy, budget_tokens=budget, decode=how)
+    options = AskOptions(k=k, selector=selector, policy=policy, budget=budget, decode=how)
     engine = _open(store, model, dtype, device, must_exist=True, allow_fallback=allow_fallback)
     try:
         show_answer(ask(engine, question, options), as_json=as_json)

@@ -1,7 +1,8 @@
 """Stage evict: drop tokens of one KV cache down to a budget, after linking, while prefilling and while decoding."""
 
-from epic_rag.evict.budget import KVBudget, parse_budget
+from epic_rag.evict.budget import KVBudget, as_budget, parse_budget
 from epic_rag.evict.decode_cache import SlotKeeper
+from epic_rag.evict.keeping import Keeping
 from epic_rag.evict.policies import H2O, POLICIES, TOVA, Full, Random, Recency, parse_policy
 from epic_rag.evict.ranking import Policy, Ranking
 from epic_rag.evict.roco import RoCo
@@ -16,6 +17,7 @@ __all__ = [
     "Full",
     "Granularity",
     "KVBudget",
+    "Keeping",
     "Policy",
     "Random",
     "Ranking",
@@ -24,6 +26,7 @@ __all__ = [
     "SlotKeeper",
     "SlotScores",
     "SlotView",
+    "as_budget",
     "choose",
     "evict",
     "parse_budget",

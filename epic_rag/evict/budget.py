@@ -67,6 +67,17 @@ class KVBudget:
         return size_bytes // bytes_per_token
 
 
+def as_budget(budget: KVBudget | int | str | None) -> KVBudget | None:
+    """A budget as the options take it: an int is tokens, text is as `parse_budget` reads it, None is no limit.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(budget, int):
+        return KVBudget(tokens=budget)
+    return parse_budget(budget) if isinstance(budget, str) else budget
+
+
 def parse_budget(text: str) -> KVBudget:
     """The budget that `text` names: `1024`, `25%`, `0.25` or `64MB` (also MiB, kB, GB, B).
 

@@ -56,6 +56,11 @@ class SlotKeeper:
         self._pinned = pin(self.budget_tokens, pinned_head, 0, cache.keys.device)
         self._pinned[: cache.length] |= pinned
 
+    @property
+    def sink(self) -> SlotScores | None:
+        """Who is to be told what decoded rows attend to; None where the policy does not ask."""
+        return self._scores if self._policy.needs_scores else None
+
     def next_slot(self) -> int:
         """Make room for the token at `cache.next_position`.
 

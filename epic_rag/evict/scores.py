@@ -147,6 +147,13 @@ class SlotScores:
             tensor[:, :, count : self.length] = 0.0
         self.length = count
 
+    def trim(self, capacity: int) -> None:
+        """Give back the memory of all but `capacity` slots, at least those in use, as `KVCache.trim` does."""
+        capacity = max(capacity, self.length)
+        self.sums, self.squares, self.counts, self.last, self.positions = (
+            tensor[:, :, :capacity].clone() for tensor in (*self._statistics(), self.positions)
+        )
+
     def _statistics(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.sums, self.squares, self.counts, self.last
 

@@ -1,0 +1,55 @@
+"""The budget of one question: scores while linking, one eviction, and a cache that keeps its size while decoding."""
+
+from __future__ import annotations
+
+from epic_rag.evict.budget import KVBudget
+from epic_rag.evict.decode_cache import SlotKeeper
+from epic_rag.evict.ranking import Policy
+from epic_rag.evict.scores import SlotScores
+from epic_rag.evict.stage import evict
+from epic_rag.kv_cache import KVCache
+from epic_rag.model import LanguageModel
+from epic_rag.prompt import Prompt
+
+
+class Keeping:
+    """What stays of one prompt's KV.
+
+    Attributes:
+        sink: told what attention the slots receive while the prompt is linked; None where nobody needs to know.
+        keeper: finds the slots of the answer's tokens; None where there is no limit, and until `evict`.
+        budget_tokens: slots that may stay; None: all.
+    """
+
+    def __init__(self, model: LanguageModel, prompt: Prompt, policy: Policy, budget: KVBudget | None) -> None:
+        """Prepare.
+
+        Raises:
+            ConfigError: a budget in bytes that holds no token.
+        """
+        self.budget_tokens = None if budget is None else budget.resolve(prompt.num_tokens, model.kv_bytes_per_token)
+        self.sink: SlotScores | None = None
+        self.keeper: SlotKeeper | None = None
+        self._policy = policy
+        self._pinned = len(prompt.prefix_ids), len(prompt.suffix_ids)
+        if self.budget_tokens is not None and policy.needs_scores:
+            room = max(prompt.num_tokens, self.budget_tokens) + 1
+            self.sink = SlotScores(model.num_layers, model.num_kv_heads, room, model.device)
+
+    @property
+    def pinned_tokens(self) -> int:
+        """Tokens that stay whatever the budget: the prompt's prefix and the question."""
+        return sum(self._pinned)
+
+    def evict(self, cache: KVCache) -> int:
+        """Bring a linked prompt down to the budget, and give back the memory of what went; returns the slots kept."""
+        if self.budget_tokens is None or self.budget_tokens >= cache.capacity:
+            self.sink = None
+            return cache.length
+        scores = self.sink or SlotScores.of_cache(cache)
+        kept = evict(cache, self._policy, self.budget_tokens, *self._pinned, scores)
+        room = max(self.budget_tokens, self.pinned_tokens + 1)
+        cache.trim(room)
+        scores.trim(room)
+        self.keeper = SlotKeeper(cache, scores, self._policy, self.budget_tokens, *self._pinned)
+        return kept

@@ -1,0 +1,67 @@
+"""How a plain prompt is answered under a KV budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from epic_rag.decode import DecodeOptions
+from epic_rag.errors import ConfigError
+from epic_rag.evict import KVBudget, parse_policy
+
+DEFAULT_STRIDE_TOKENS = 64
+
+Mode = Literal["encoding", "decoding", "auto"]
+"""What the budget is for, in EasyKV's words: the prompt, the answer, or both together."""
+
+Compat = Literal["easykv"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """How a prompt is answered.
+
+    Attributes:
+        policy: which tokens are evicted; `full`: none.
+        budget: KV that may stay; None: all.
+        mode: `encoding`: the budget is enforced on the prompt while it is prefilled, and the answer comes on top;
+            `decoding`: the prompt stays whole, and the budget is for the tokens of the answer; `auto`: one budget over
+            everything.
+        stride_tokens: tokens prefilled between two evictions; KV peaks at budget and stride together.
+        compat: `easykv`: decide as EasyKV does, quirks included.
+        decode: length, sampling and stop strings.
+    """
+
+    policy: str = "full"
+    budget: KVBudget | None = None
+    mode: Mode = "auto"
+    stride_tokens: int = DEFAULT_STRIDE_TOKENS
+    compat: Compat | None = None
+    decode: DecodeOptions = field(default_factory=DecodeOptions)
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: says which cannot be.
+        """
+        if self.mode not in get_args(Mode):
+            raise ConfigError(f"unknown mode '{self.mode}': expected one of {', '.join(get_args(Mode))}")
+        check_stride(self.stride_tokens)
+        parse_policy(self.policy, self.budget)
+        if self.compat is None:
+            return
+        if self.compat not in get_args(Compat):
+            raise ConfigError(f"unknown compat '{self.compat}': expected {', '.join(get_args(Compat))}, or none")
+        if self.policy != "roco":
+            raise ConfigError(f"compat '{self.compat}' decides as EasyKV's RoCo: use policy roco, got '{self.policy}'")
+
+
+def check_stride(stride_tokens: int) -> None:
+    """Refuse a stride that prefills nothing.
+
+    Raises:
+        ConfigError: it is below 1.
+    """
+    if stride_tokens < 1:
+        raise ConfigError(f"the stride must be at least 1 token, got {stride_tokens}")
