@@ -14,6 +14,7 @@ DEFAULT_K = 8
 DEFAULT_SELECTOR = "lego:4"
 DEFAULT_POLICY = "full"
 DEFAULT_MAX_TOKENS = 128
+DEFAULT_STRIDE_TOKENS = 64
 
 
 def share_cores() -> None:

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from epic_rag.config import DEFAULT_STRIDE_TOKENS
 from epic_rag.errors import PromptError
-from epic_rag.evict import KVBudget, Policy
+from epic_rag.evict import KVBudget, parse_policy
 from epic_rag.generate.bounded import BoundedKV
 from epic_rag.generate.bounds import Bounds
-from epic_rag.generate.options import DEFAULT_STRIDE_TOKENS, check_stride
+from epic_rag.generate.options import check_stride
 from epic_rag.generate.run import check_prompt
 from epic_rag.model import LanguageModel
 
@@ -48,14 +49,14 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean loss."""
+        """The number whose logarithm is the mean loss."""
         return math.exp(self.nll)
 
 
 def perplexity(
     model: LanguageModel,
     token_ids: Sequence[int],
-    policy: Policy,
+    policy: str,
     budget: KVBudget | None = None,
     stride_tokens: int = DEFAULT_STRIDE_TOKENS,
 ) -> Perplexity:
@@ -67,21 +68,22 @@ def perplexity(
     Args:
         model: the language model.
         token_ids: the text, at least 2 tokens.
-        policy: which tokens are evicted.
+        policy: which tokens are evicted; `full`: none.
         budget: slots that stay after each chunk; its ratio is one of the text's tokens; None: all.
         stride_tokens: tokens of a chunk.
 
     Raises:
         PromptError: fewer than 2 tokens, or more than the model knows positions.
-        ConfigError: a stride below 1, or a budget that holds no token.
+        ConfigError: unknown policy, a stride below 1, or a budget that fits neither policy nor model.
     """
+    chosen = parse_policy(policy, budget)
     check_stride(stride_tokens)
     check_prompt(model, len(token_ids))
     if len(token_ids) < 2:
         raise PromptError("perplexity needs a text of at least 2 tokens: the first one is not predicted")
     num_tokens = len(token_ids)
     budget_tokens = None if budget is None else budget.resolve(num_tokens, model.kv_bytes_per_token)
-    kv = BoundedKV(model, Bounds.of_prompt(num_tokens, budget_tokens, stride_tokens), policy, stride_tokens)
+    kv = BoundedKV(model, Bounds.of_prompt(num_tokens, budget_tokens, stride_tokens), chosen, stride_tokens)
     ids, losses, began = model.ids(list(token_ids)), [], perf_counter()
     for start in range(0, num_tokens, stride_tokens):
         chunk = token_ids[start : start + stride_tokens]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epic_rag import __version__, config
+from epic_rag.cli.generate import register as register_generate
 from epic_rag.cli.guard import PARTLY, guarded
 from epic_rag.cli.maintain import register
 
@@ -159,6 +160,7 @@ def stats_command(store: Store = None, as_json: Json = False) -> None:
 
 
 register(app)
+register_generate(app)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from epic_rag.evict import Policy, SlotKeeper, SlotScores, evict, prefill_ranges
@@ -29,17 +30,19 @@ class BoundedKV:
         self._model, self._bounds, self._policy, self._stride_tokens = model, bounds, policy, stride_tokens
         evicts = bounds.prompt_tokens is not None or bounds.total_tokens is not None
         self._scores = SlotScores.of_cache(self.cache) if evicts else None
-        self._observes = policy.needs_scores and not bounds.pinned_tokens
+        self._observes = evicts and policy.needs_scores and not bounds.pinned_tokens
         self._keeper: SlotKeeper | None = None
 
     def prefill(self, token_ids: Sequence[int]) -> Tensor:
         """Take a whole prompt; logits `[vocabulary]` fp32 of its last token."""
         limit = self._bounds.prompt_tokens
         ranges = prefill_ranges(len(token_ids), len(token_ids) if limit is None else limit, self._stride_tokens)
-        parts = [self.extend(token_ids[part.start : part.stop])[-1] for part in ranges]
+        logits = torch.empty(0)
+        for part in ranges:
+            logits = self.extend(token_ids[part.start : part.stop])[-1]
         if self._bounds.total_tokens is None:
             self._scores = None  # nothing is evicted from here on
-        return parts[-1]
+        return logits
 
     def extend(self, token_ids: Sequence[int], logits_to_keep: int = 1) -> Tensor:
         """Take a chunk of the prompt and evict down to what may stay; logits `[logits_to_keep, vocabulary]` fp32."""
@@ -53,18 +56,15 @@ class BoundedKV:
 
     def step(self, token: int) -> Tensor:
         """Take a token of the answer, in the slot of another where there is no room; logits `[vocabulary]` fp32."""
-        slot = self.cache.length
-        if self._bounds.total_tokens is not None and self._scores is not None:
-            if self._keeper is None:
-                self._begin_answer(self._scores, self._bounds.total_tokens)
-            slot = self._keeper.next_slot() if self._keeper else slot
+        if self._keeper is None and self._scores is not None and self._bounds.total_tokens is not None:
+            self._keeper = self._begin_answer(self._scores, self._bounds.total_tokens)
+        slot = self.cache.length if self._keeper is None else self._keeper.next_slot()
         return self._forward([token], self.cache.next_position, slot, 1)[-1]
 
-    def _begin_answer(self, scores: SlotScores, total_tokens: int) -> None:
-        pinned = self._bounds.pinned_tokens
-        self._keeper = SlotKeeper(self.cache, scores, self._policy, total_tokens, pinned)
+    def _begin_answer(self, scores: SlotScores, total_tokens: int) -> SlotKeeper:
+        scores.start = self._bounds.pinned_tokens  # what pinned slots receive does not matter
         self._observes = self._policy.needs_scores
-        scores.start = pinned  # what pinned slots receive does not matter
+        return SlotKeeper(self.cache, scores, self._policy, total_tokens, self._bounds.pinned_tokens)
 
     def _forward(self, token_ids: Sequence[int], position: int, slot: int, logits_to_keep: int) -> Tensor:
         model, count = self._model, len(token_ids)

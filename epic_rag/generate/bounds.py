@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from epic_rag.generate.options import Mode
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -33,7 +31,7 @@ class Bounds:
 
     @classmethod
     def of_mode(
-        cls, mode: Mode, num_tokens: int, answer_tokens: int, budget_tokens: int | None, stride_tokens: int
+        cls, mode: str, num_tokens: int, answer_tokens: int, budget_tokens: int | None, stride_tokens: int
     ) -> Self:
         """Sizes of a prompt and its answer.
 

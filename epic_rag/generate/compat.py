@@ -10,7 +10,6 @@ from torch import Tensor
 from epic_rag.evict import KVBudget, SlotScores
 from epic_rag.evict.easykv import PrefillPlan, give_up, plan_prefill
 from epic_rag.evict.roco import DECODE_SHARE, PROMPT_SHARE, SINK_TOKENS
-from epic_rag.generate.options import Mode
 from epic_rag.kv_cache import KVCache
 from epic_rag.model import LanguageModel
 
@@ -29,7 +28,7 @@ class EasyKV:
         num_tokens: int,
         answer_tokens: int,
         budget: KVBudget,
-        mode: Mode,
+        mode: str,
         stride_tokens: int,
     ) -> None:
         """Plan the sizes and reserve the room.

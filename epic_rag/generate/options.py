@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
+from epic_rag.config import DEFAULT_STRIDE_TOKENS
 from epic_rag.decode import DecodeOptions
 from epic_rag.errors import ConfigError
 from epic_rag.evict import KVBudget, parse_policy
 
-DEFAULT_STRIDE_TOKENS = 64
-
-Mode = Literal["encoding", "decoding", "auto"]
+MODES = ("encoding", "decoding", "auto")
 """What the budget is for, in EasyKV's words: the prompt, the answer, or both together."""
 
-Compat = Literal["easykv"]
+COMPATS = ("easykv",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +32,9 @@ class GenerateOptions:
 
     policy: str = "full"
     budget: KVBudget | None = None
-    mode: Mode = "auto"
+    mode: str = "auto"
     stride_tokens: int = DEFAULT_STRIDE_TOKENS
-    compat: Compat | None = None
+    compat: str | None = None
     decode: DecodeOptions = field(default_factory=DecodeOptions)
 
     def __post_init__(self) -> None:
@@ -45,14 +43,14 @@ class GenerateOptions:
         Raises:
             ConfigError: says which cannot be.
         """
-        if self.mode not in get_args(Mode):
-            raise ConfigError(f"unknown mode '{self.mode}': expected one of {', '.join(get_args(Mode))}")
+        if self.mode not in MODES:
+            raise ConfigError(f"unknown mode '{self.mode}': expected one of {', '.join(MODES)}")
         check_stride(self.stride_tokens)
         parse_policy(self.policy, self.budget)
         if self.compat is None:
             return
-        if self.compat not in get_args(Compat):
-            raise ConfigError(f"unknown compat '{self.compat}': expected {', '.join(get_args(Compat))}, or none")
+        if self.compat not in COMPATS:
+            raise ConfigError(f"unknown compat '{self.compat}': expected {', '.join(COMPATS)}, or none")
         if self.policy != "roco":
             raise ConfigError(f"compat '{self.compat}' decides as EasyKV's RoCo: use policy roco, got '{self.policy}'")
 
