@@ -16,6 +16,11 @@ DEFAULT_POLICY = "full"
 DEFAULT_MAX_TOKENS = 128
 DEFAULT_STRIDE_TOKENS = 64
 
+NEUTRAL_MARK = "/neutral"
+"""Behind an encoding's name when the neutral text stood in for the corpus."""
+CORPUS_FACTOR = 3
+"""A corpus lends warm chunks when it has at least so many times the tokens that are to be lent."""
+
 
 def share_cores() -> None:
     """Let torch's threads sleep soon while they wait; to be called before torch is imported, by a program's entry.

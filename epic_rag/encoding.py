@@ -11,21 +11,18 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
+from epic_rag.config import CORPUS_FACTOR, NEUTRAL_MARK
 from epic_rag.errors import ConfigError
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.model import LanguageModel
 from epic_rag.prompt import PromptFrame
 
 DEFAULT_ENCODING = "warm:600"
-NEUTRAL_MARK = "/neutral"
-"""Behind the encoding's name when the neutral text stood in for the corpus."""
 _KNOWN = "none, sinks, prompt, warm:N (N tokens of other chunks, for example warm:600)"
 _NUM_SINKS = 4
 """EPIC (arXiv 2410.15332) and StreamingLLM (arXiv 2309.17453) both use four."""
 _SHORTEST_WARM_CHUNK = 32
 """Tokens; shorter chunks are headings and remnants, which say little about the corpus."""
-CORPUS_FACTOR = 3
-"""A corpus lends warm chunks when it has at least so many times the tokens that are to be lent."""
 
 
 def check_encoding(encoding: str) -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 from epic_rag import config
 from epic_rag.encode import Encoder
-from epic_rag.encoding import DEFAULT_ENCODING, NEUTRAL_MARK, exact_profile, make_profile
-from epic_rag.errors import ConfigError, ModelNotFoundError
+from epic_rag.encoding import DEFAULT_ENCODING, exact_profile, make_profile
+from epic_rag.errors import ModelNotFoundError
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.store import KVStore
-from epic_rag.kvstore.uri import mask_uri, open_store, store_exists, store_folder, store_place
+from epic_rag.kvstore.uri import open_store
 from epic_rag.load import Loader
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.model.load import DEMO, INSTALL_DEMO, demo_model_file
+from epic_rag.places import index_folder, require_store
 from epic_rag.prompt import INSTRUCTION, prompt_frame
 from epic_rag.retrievers.index import PassageIndex
 from epic_rag.retrievers.lexical import LexicalIndex
@@ -79,7 +78,7 @@ class Engine:
             if profile is None:
                 chosen = self._make_profile(DEFAULT_ENCODING if encoding is None else encoding)
                 profile = self._parse(self.index.claim_meta(self._profile_name, chosen.to_json().decode()))
-            elif encoding is not None and profile.encoding.removesuffix(NEUTRAL_MARK) != encoding:
+            elif encoding is not None and profile.encoding.removesuffix(config.NEUTRAL_MARK) != encoding:
                 profile = self._make_profile(encoding)
                 self.index.set_meta(self._profile_name, profile.to_json().decode())
             self.store.put_profile(profile)
@@ -174,31 +173,3 @@ def model_spec(model: str | None) -> str:
             f"Hugging Face id, a folder or a .gguf file), or get the demo model: {INSTALL_DEMO}"
         )
     return DEMO
-
-
-def require_store(store_uri: str) -> None:
-    """Check that a store on disk is there, so that a mistyped folder is not made into one.
-
-    Raises:
-        ConfigError: it is not; says how to make one.
-    """
-    if not store_exists(store_uri):
-        shown = mask_uri(store_uri)
-        raise ConfigError(f"no store at '{shown}': make one with `epic-rag ingest FOLDER --store {shown}`")
-
-
-def index_folder(store_uri: str, salt: str = "") -> Path | None:
-    """Where the passages of a store are indexed: beside a store on disk; None, in memory, for `memory://`.
-
-    Tenants share a store but never an index: each retrieves, and lends warm chunks from, its own documents only.
-    """
-    name = f"index-{_digest(salt)}" if salt else "index"
-    folder = store_folder(store_uri)
-    if folder is not None:
-        return folder / name
-    place = store_place(store_uri)
-    return None if place is None else config.cache_folder() / "indexes" / _digest(place) / name
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -89,6 +89,7 @@ def ingest(
         report.encoding = engine.settle_profile(options.encoding).encoding
         _encode_missing(engine, seen, report, tell)
         _encode_prefix(engine, report)
+        _count_lost(engine, seen, report)
         engine.lexical.refresh()
     report.seconds = perf_counter() - began
     return report
@@ -174,6 +175,18 @@ def _encode_prefix(engine: Engine, report: IngestReport) -> None:
     prefix, loader = engine.frame.prefix_ids, engine.prefix_loader
     if prefix and not loader.are_stored([prefix])[0]:
         report.bytes += _encode(loader, prefix)
+
+
+def _count_lost(engine: Engine, sources: Sequence[str], report: IngestReport) -> None:
+    """Warn when chunks have given way to others by now: questions about them will encode them again."""
+    if not report.encoded:
+        return
+    lost = 0
+    for source in sources:
+        chunks = [engine.token_ids(passage) for passage in engine.index.document_passages(source)]
+        lost += engine.loader.are_stored(chunks).count(False)
+    if lost:
+        report.warnings.append(f"{lost} of {report.chunks} chunks gave way to others in the store: raise its budget")
 
 
 def _encode(loader: Loader, token_ids: Sequence[int]) -> int:

@@ -9,12 +9,12 @@ from pathlib import Path
 from epic_rag.errors import ConfigError
 from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobStore
 from epic_rag.kvstore.disk import DiskStore
-from epic_rag.kvstore.key_record import KEY_RECORD
 from epic_rag.kvstore.keys import ChunkKey, chunk_key
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.scrub import Progress
 from epic_rag.kvstore.store import KVStore
 from epic_rag.kvstore.survey import StoredChunk, survey
+from epic_rag.kvstore.trust import KEY_RECORD
 from epic_rag.retrievers.index import FILE_NAME, PassageIndex
 
 _SHORTEST_DIGEST = 8

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from epic_rag import config
-from epic_rag.encoding import CORPUS_FACTOR, NEUTRAL_MARK
-from epic_rag.engine import index_folder, require_store
+from epic_rag.config import CORPUS_FACTOR, NEUTRAL_MARK
 from epic_rag.kvstore.uri import mask_uri, open_store
+from epic_rag.places import index_folder, require_store
 from epic_rag.retrievers.index import PassageIndex
 
 

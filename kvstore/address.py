@@ -25,8 +25,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt]?)(i?)b)?", re.IGNORECASE)
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _NEXT_TIER = re.compile(r",(?=(?:tiered:)?[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
-_NO_SLASHES = re.compile(r"(?:rediss?(?:\+[a-z]+)?|memory|disk):(?!//)", re.IGNORECASE)
+_MISTYPED = re.compile(r"(?:rediss?(?:\+[a-z]+)?|memory|disk|tiered)(?::(?!//)|//)", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"(rediss?(?:\+[a-z]+)?:?/*).*@", re.IGNORECASE | re.DOTALL)
+_NO_HOST = re.compile(r"(rediss?(?:\+[a-z]+)?:/*[^:/?@,\[\]]*:)(?!\d{1,5}(?:[/?,]|$))[^@?]*", re.IGNORECASE)
 _SECRET_OPTION = re.compile(r"\b([a-z_]*(?:pass|pwd|secret|token|auth)[a-z_]*=)[^&,]*", re.IGNORECASE)
+_UNKNOWN_OPTION = re.compile(
+    r"([?&](?!(?:budget|replacement|codec|namespace|ttl|part|timeout|ca|cert|key|write)=)[^=&,]*=)[^&,]*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ def parse_addresses(uri: str) -> list[Address]:
         raise refuse(shown, "the tiers are missing")
     if any(text.startswith(TIERED) for text in texts):
         raise refuse(shown, "a tier cannot be tiered itself")
+    if any("," in text for text in texts if "://" not in text or text.startswith("memory://,")):
+        raise refuse(shown, "each of several tiers needs its scheme, as in disk://path")
     return [_parse(text, shown) for text in texts]
 
 
@@ -102,31 +109,38 @@ def parse_seconds(text: str) -> float | None:
 
 
 def _mask(text: str) -> str:
-    scheme, separator, rest = text.partition(":" if _NO_SLASHES.match(text) else "://")
+    """Mask one tier's address, a mistyped one too: what may be a password goes, and rather too much than too little."""
+    scheme, separator, rest = text.partition("://")
+    # Up to the last @: a password that was not percent-encoded may hold any of / ? # : @ itself.
     if separator and scheme.lower() not in ("disk", "memory") and "@" in rest:
-        # Up to the last @: a password that was not percent-encoded may hold any of / ? # : @ itself.
-        rest = "***@" + rest.rpartition("@")[2]
-    return scheme + separator + _SECRET_OPTION.sub(r"\1***", rest)
+        text = f"{scheme}://***@{rest.rpartition('@')[2]}"
+    elif "redis" in text.lower():
+        text = _CREDENTIALS.sub(r"\1***@", text)
+        text = _NO_HOST.sub(r"\1***", text)  # the host was forgotten, unless this is a port
+    if "redis" in text.lower():
+        text = _UNKNOWN_OPTION.sub(r"\1***", text)
+    return _SECRET_OPTION.sub(r"\1***", text)
 
 
 def _parse(text: str, shown: str) -> Address:
     scheme, separator, rest = text.partition("://")
     if not separator:
-        if _NO_SLASHES.match(text):
-            raise refuse(shown, "'//' is missing behind the scheme")
+        if _MISTYPED.match(text):
+            raise refuse(shown, "'://' is missing behind the scheme")
         scheme, rest = "disk", text
     path, _, query = rest.partition("?")
     # A plain path is taken as it is; behind a scheme % starts an encoded character.
     path = path if separator else path.replace("%", "%25")
     options = _options(query)
     if options is None:
-        raise refuse(shown, "the options are malformed: expected name=value&name=value")
+        raise refuse(shown, "the options are malformed: expected name=value&name=value, each name once")
     return Address(shown, scheme.lower(), path, options)
 
 
 def _options(query: str) -> dict[str, str] | None:
     """Return the options; None for malformed ones, whose error would show what may be a part of a password."""
     try:
-        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
         return None
+    return dict(pairs) if len(dict(pairs)) == len(pairs) else None

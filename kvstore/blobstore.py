@@ -161,6 +161,10 @@ class BlobStore(AsyncFace, ABC):
         self._check()
         raise StoreError(f"the {self.tier} store keeps no order of use: it cannot be cut to a size from here")
 
+    def each_tier(self) -> Sequence["BlobStore"]:
+        """Return the stores that this one is made of, fastest first: itself, where it is one tier."""
+        return (self,)
+
     def tiers(self) -> tuple[TierStats, ...]:
         """Return each tier in numbers, fastest first."""
         return (self.stats(),)

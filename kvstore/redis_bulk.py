@@ -9,6 +9,8 @@ the ordinary way, by redis-py, which knows what to make of it.
 import socket
 from collections.abc import Sequence
 from itertools import islice
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from epic_rag.kvstore.redis_wire import Arguments, Command, Reply
@@ -87,9 +89,14 @@ class _Replies:
     def __init__(self, source: socket.socket) -> None:
         self._source = source
         self._ahead = b""
+        self._give_up_at = inf
 
     def receive(self, into: memoryview) -> Reply:
-        """Receive one reply; raises ValueError for one that is no RESP2."""
+        """Receive one reply; raises ValueError for one that is no RESP2.
+
+        The connection's timeout is for all of it, not only for the next byte: a server that trickles counts as dead.
+        """
+        self._give_up_at = monotonic() + (self._source.gettimeout() or inf)
         head = self._line()
         if head.startswith(b"-"):
             return ASK_AGAIN
@@ -106,6 +113,7 @@ class _Replies:
 
     def _line(self) -> bytes:
         while b"\r\n" not in self._ahead:
+            self._check_time()
             self._ahead += self._more(_LINE_BYTES)
         line, _, self._ahead = self._ahead.partition(b"\r\n")
         return line
@@ -119,6 +127,12 @@ class _Replies:
             if not received:
                 raise EOFError("closed by the server")
             filled += received
+            if filled < len(into):
+                self._check_time()
+
+    def _check_time(self) -> None:
+        if monotonic() > self._give_up_at:
+            raise TimeoutError("the part took longer than the timeout")
 
     def _take(self, count: int) -> bytes:
         while len(self._ahead) < count:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -46,7 +47,7 @@ class RedisOptions:
         hosts: the server; for "sentinel" the sentinels; for "cluster" any of its nodes.
         kind: "single", "sentinel" or "cluster".
         tls: whether to speak TLS; the server's certificate and name are checked.
-        username: None for the default user.
+        username: None for the default user; never shown.
         password: never shown.
         db: number of the database; 0 for a cluster.
         service: the master's name among the sentinels.
@@ -62,7 +63,7 @@ class RedisOptions:
     hosts: tuple[Node, ...]
     kind: Kind = "single"
     tls: bool = False
-    username: str | None = None
+    username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     db: int = 0
     service: str = ""
@@ -110,9 +111,14 @@ def redis_options(address: Address) -> RedisOptions:
     files = ("ca", "cert", "key") if tls else ()
     address.check_options("codec", "write", "namespace", "ttl", "part", "timeout", *files)
     user, _, where = address.path.rpartition("@")
+    if "," in user and "@" in user:
+        raise address.refuse("user and password stand once, before the first host; in them @ is %40 and , is %2C")
     username, _, password = user.partition(":")
     hosts, _, tail = where.partition("/")
     options = address.options
+    for name in files:
+        if name in options and not Path(options[name]).is_file():
+            raise address.refuse(f"{name}={options[name]}: there is no such file")
     try:
         return RedisOptions(
             hosts=tuple(_node(host, _PORTS[kind]) for host in hosts.split(",")),

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Self
 from epic_rag.kvstore.asyncface import Buffer
 from epic_rag.kvstore.blobstore import RECORD_PREFIX, BlobStore, Found
 from epic_rag.kvstore.codecs import find_codec
-from epic_rag.kvstore.errors import StoreFormatError, StoreVersionError
+from epic_rag.kvstore.errors import StoreFormatError, StoreTrustError, StoreVersionError
 from epic_rag.kvstore.filling import unpack_into
 from epic_rag.kvstore.format import check, pack, unpack
 from epic_rag.kvstore.header import CODEC_NONE, BlobHeader
-from epic_rag.kvstore.key_record import KEY_RECORD, check_key, key_record
 from epic_rag.kvstore.keys import ChunkKey, chunk_key, token_list
-from epic_rag.kvstore.mac import Authenticator, split_record
 from epic_rag.kvstore.openblob import OpenBlob, OpensBlobs, ViewBlob
 from epic_rag.kvstore.prefetch import Prefetch
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.reports import Hit, ProfileStats, StoreStats, VerifyReport
 from epic_rag.kvstore.scrub import Progress, scrub
 from epic_rag.kvstore.tensors import ChunkKV
+from epic_rag.kvstore.trust import KEY_RECORD, Trust
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,16 +53,16 @@ class KVStore:
         Raises:
             ValueError: an unknown codec, or too short a secret.
             StoreVersionError: the package that the codec needs is not installed.
-            StoreKeyError: the store was written with another secret.
+            StoreKeyError: the store was written with another secret, or with one while none is given, or the other way
+                round.
         """
         self.codec = find_codec(codec).name
         self.blobs = blobs
-        self._authenticator = None if mac_key is None else Authenticator(mac_key)
+        self.trust = Trust(blobs, mac_key)
+        self._authenticator = self.trust.authenticator
         self._lock = Lock()
         self._recorded: set[str] = set()
         self._counts = dict.fromkeys(("hits", "misses", "mismatched", "damaged"), 0)
-        if self._authenticator is not None:
-            check_key(blobs, self._authenticator)
 
     def get(
         self, key: ChunkKey, token_ids: "Sequence[int] | Tensor", *, out: "tuple[Tensor, Tensor] | None" = None
@@ -136,10 +135,8 @@ class KVStore:
 
     def put_profile(self, profile: EncodingProfile) -> None:
         """Record a profile, never to be replaced; does nothing when it is recorded."""
-        records = {RECORD_PREFIX + profile.digest: profile.to_json()}
-        if self._authenticator is not None:
-            records = {name: self._authenticator.seal_record(record) for name, record in records.items()}
-            records[KEY_RECORD] = key_record(self._authenticator)
+        self.trust.confirm()
+        records = {RECORD_PREFIX + profile.digest: self.trust.seal_record(profile.to_json()), **self.trust.key_record()}
         for name, there in zip(records, self.blobs.contains(list(records)), strict=True):
             if not there:
                 self.blobs.put(name, records[name])
@@ -205,7 +202,7 @@ class KVStore:
         if not name.startswith(RECORD_PREFIX):
             return check(view, ChunkKey(name), self._authenticator)
         if name == KEY_RECORD:
-            self._open_record(view)
+            self.trust.open_record(view)
         else:
             self._read_profile(name, view)
         return None
@@ -280,6 +277,8 @@ class KVStore:
         return kv
 
     def _report_damage(self, name: str, error: StoreFormatError) -> None:
+        if isinstance(error, StoreTrustError):
+            self.trust.confirm()
         _log.warning("blob %s is damaged (%s): quarantined and treated as missing", name, error)
         self.blobs.quarantine(name, str(error))
         self._count("damaged")
@@ -290,10 +289,7 @@ class KVStore:
                 self._counts[name] += 1
 
     def _read_profile(self, name: str, view: Buffer) -> EncodingProfile:
-        profile = EncodingProfile.from_json(self._open_record(view))
+        profile = EncodingProfile.from_json(self.trust.open_record(view))
         if RECORD_PREFIX + profile.digest != name:
             raise StoreFormatError(f"profile record: its fields make the digest {profile.digest}")
         return profile
-
-    def _open_record(self, view: Buffer) -> bytes:
-        return split_record(view)[0] if self._authenticator is None else self._authenticator.open_record(view)

@@ -122,6 +122,10 @@ class TieredStore(BlobStore):
         self._check(*names)
         self._touch(names)
 
+    def each_tier(self) -> Sequence[BlobStore]:
+        """Return the tiers, fastest first."""
+        return tuple(self._tiers)
+
     def tiers(self) -> tuple[TierStats, ...]:
         """Return each tier in numbers, fastest first; one that fails now is shown empty."""
         self._check()

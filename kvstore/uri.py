@@ -7,9 +7,11 @@ from urllib.parse import unquote
 
 from epic_rag.kvstore.address import KNOWN, TIERED, Address, mask_uri, parse_addresses, parse_size
 from epic_rag.kvstore.blobstore import BlobStore
+from epic_rag.kvstore.codecs import CODECS, find_codec
 from epic_rag.kvstore.disk import DiskStore, is_store, store_path
 from epic_rag.kvstore.errors import StoreURIError
 from epic_rag.kvstore.memory import MemoryStore
+from epic_rag.kvstore.redis_options import SCHEMES, redis_options
 from epic_rag.kvstore.replacement import POLICIES
 from epic_rag.kvstore.store import KVStore
 
@@ -31,7 +33,7 @@ def open_store(uri: str, mac_key: bytes | None = None) -> KVStore:
         StoreError: a package that the address needs is not installed.
     """
     addresses = parse_addresses(uri)
-    codec = _codec(addresses)
+    codec = find_codec(_codec(addresses)).name  # before a folder is made: its package may be missing
     tiered = uri.startswith(TIERED)
     with ExitStack() as on_failure:
         opened = [on_failure.enter_context(_open(address, alone=not tiered)) for address in addresses]
@@ -64,12 +66,15 @@ def store_place(uri: str) -> str | None:
     Raises:
         StoreURIError: not an address.
     """
-    places = [
-        f"{address.scheme}://{address.path.rpartition('@')[2]}?namespace={address.options.get('namespace', 'default')}"
-        for address in parse_addresses(uri)
-        if address.scheme != "memory"
-    ]
-    return ",".join(places) or None
+    return ",".join(_place(address) for address in parse_addresses(uri) if address.scheme != "memory") or None
+
+
+def _place(address: Address) -> str:
+    if address.scheme not in SCHEMES:
+        return f"{address.scheme}://{address.path}"
+    options = redis_options(address)
+    hosts = ",".join(sorted(map(str, options.hosts)))
+    return f"{options.kind}://{hosts}/{options.service}/{options.db}?namespace={options.namespace}"
 
 
 def _open(address: Address, *, alone: bool) -> BlobStore:
@@ -91,18 +96,19 @@ def _open_disk(address: Address) -> BlobStore:
     budget_bytes, replacement = _budget(address)
     if not address.path:
         raise address.refuse("the path is missing")
+    if "\0" in unquote(address.path):
+        raise address.refuse("the path holds a NUL character")
     return DiskStore(unquote(address.path), budget_bytes, replacement)
 
 
 def _open_redis(address: Address) -> BlobStore:
-    from epic_rag.kvstore.redis_options import redis_options
     from epic_rag.kvstore.redis_store import RedisStore
 
     return RedisStore(redis_options(address))
 
 
 _OPENERS: Mapping[str, Callable[[Address], BlobStore]] = {"memory": _open_memory, "disk": _open_disk} | dict.fromkeys(
-    ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"), _open_redis
+    SCHEMES, _open_redis
 )
 
 
@@ -121,8 +127,6 @@ def _budget(address: Address) -> tuple[int | None, str]:
 
 def _codec(addresses: list[Address]) -> str:
     """Return the codec of the whole store, which any of its tiers may name."""
-    from epic_rag.kvstore.codecs import CODECS
-
     # In the options of an address + stands for a space.
     named = {address.options["codec"].replace(" ", "+") for address in addresses if "codec" in address.options}
     if len(named) > 1:

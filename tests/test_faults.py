@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 from corpus import make_engine, write_corpus
+from redis_servers import require_server, server, wait_until
+from tiny_models import make_tiny
 
 from epic_rag.ask import AskOptions, ask
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine
 from epic_rag.ingest import ingest
 from epic_rag.kvstore.errors import StoreError, StoreWriteError
+from epic_rag.kvstore.uri import open_store
 from epic_rag.retrievers.errors import RetrieverError
+from epic_rag.retrievers.index import PassageIndex
 from epic_rag.schema import Answer
 
 QUESTION = "What is fact 3 of the telescope worth?"
@@ -138,3 +142,24 @@ def test_a_read_only_store_answers(tmp_path: Path) -> None:
     assert got.answer == expected
     assert [source.tier for source in got.sources] == ["encoded", "disk", "disk"]
     assert len(got.warnings) == 1
+
+
+def test_a_frozen_redis_costs_one_question_a_moment_and_no_answer(tmp_path: Path) -> None:
+    require_server()
+    with server(tmp_path) as redis:
+        engine = Engine(make_tiny("llama"), open_store(redis.uri), PassageIndex(None))
+        ingest(engine, [write_corpus(tmp_path / "docs")])
+        expected = answer(engine)
+        assert {source.tier for source in expected.sources} == {"redis"}
+        with redis.frozen():
+            first, second = answer(engine), answer(engine)
+            for got in (first, second):
+                assert got.answer == expected.answer
+                assert {source.tier for source in got.sources} == {"encoded"}
+                assert len(got.warnings) == 1
+                assert "could not be written" in got.warnings[0]
+        assert engine.store.blobs._circuit.times_opened == 1, "the second question did not wait for it"
+        print(f"frozen: load took {first.timings.load_seconds:.3f} and then {second.timings.load_seconds:.3f} s")
+        wait_until(lambda: engine.store.blobs.available, "the circuit to close")
+        assert {source.tier for source in answer(engine).sources} == {"redis"}
+        engine.close()

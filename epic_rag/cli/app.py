@@ -90,7 +90,7 @@ def ingest_command(
 ) -> None:
     """Read documents, prefill them once and store their KV. Run it again at any time: only what changed is encoded.
 
-    Exit code 0: all done; 1: something was left out; 2: nothing was done; 130: interrupted.
+    Exit code 0: all done; 1: something was left out; 2: stopped, run it again to go on; 130: interrupted.
     """
     from epic_rag.cli.show import ingest_progress, show_ingest
     from epic_rag.ingest import IngestOptions, ingest

@@ -42,10 +42,11 @@ def verify_command(
 
     Exit code 0: all are good; 1: some are damaged; 2: the store could not be checked.
     """
+    from epic_rag import config
     from epic_rag.kvstore.uri import mask_uri
 
     uri = _address(store)
-    with _opened(uri) as opened, _bar("check", quiet=as_json) as progress:
+    with _opened(uri, config.store_key()) as opened, _bar("check", quiet=as_json) as progress:
         report = opened.verify(progress, quarantine=quarantine)
     if as_json:
         _print_json(
@@ -84,6 +85,7 @@ def prune_command(
     """
     from dataclasses import asdict
 
+    from epic_rag import config
     from epic_rag.errors import ConfigError
     from epic_rag.kvstore.uri import mask_uri, parse_size
     from epic_rag.maintenance import PruneOptions, prune
@@ -93,7 +95,7 @@ def prune_command(
         raise ConfigError(f"--budget {budget}: expected a size such as 500MB or 8GiB")
     options = PruneOptions(profile=profile, unused=unused, budget_bytes=budget_bytes, dry_run=dry_run)
     uri = _address(store)
-    with _opened(uri) as opened, _bar("remove", quiet=as_json) as progress:
+    with _opened(uri, config.store_key()) as opened, _bar("remove", quiet=as_json) as progress:
         report = prune(opened, options, progress)
     if as_json:
         _print_json(store=mask_uri(uri), dry_run=dry_run, **asdict(report))
@@ -108,13 +110,16 @@ def prune_command(
 def export_command(
     destination: Annotated[str, typer.Argument(help="The store to copy to.", show_default=False)],
     store: Store = None,
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Take over a store written without EPIC_RAG_STORE_KEY, which you trust.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Copy chunks and profiles into another store; what it has already is passed over.
 
     Exit code 0: all is there; 1: something was left out; 2: it was not done, run it again to go on.
     """
-    _copy(_address(store), destination, as_json=as_json)
+    _copy(_address(store), destination, as_json=as_json, seal=seal)
 
 
 def import_command(
@@ -129,18 +134,18 @@ def import_command(
     _copy(source, _address(store), as_json=as_json)
 
 
-def _copy(source_uri: str, target_uri: str, *, as_json: bool) -> None:
+def _copy(source_uri: str, target_uri: str, *, as_json: bool, seal: bool = False) -> None:
     from epic_rag import config
     from epic_rag.kvstore.transfer import copy_store
     from epic_rag.kvstore.uri import mask_uri, open_store
 
     began = perf_counter()
     with (
-        _opened(source_uri) as source,
+        _opened(source_uri, None if seal else config.store_key()) as source,
         open_store(target_uri, config.store_key()) as target,
         _bar("copy", quiet=as_json) as progress,
     ):
-        report = copy_store(source, target, progress)
+        report = copy_store(source, target, progress, seal=seal)
     seconds = perf_counter() - began
     if as_json:
         _print_json(
@@ -168,15 +173,13 @@ def _address(store: str | None) -> str:
     return store or config.configured_store()
 
 
-def _opened(uri: str) -> KVStore:
-    """Open a store that must be there; unlike `require_store`, without the libraries of the model."""
-    from epic_rag import config
-    from epic_rag.errors import ConfigError
-    from epic_rag.kvstore.uri import mask_uri, open_store, store_exists
+def _opened(uri: str, secret: bytes | None) -> KVStore:
+    """Open a store that must be there."""
+    from epic_rag.kvstore.uri import open_store
+    from epic_rag.places import require_store
 
-    if not store_exists(uri):
-        raise ConfigError(f"no store at '{mask_uri(uri)}'")
-    return open_store(uri, config.store_key())
+    require_store(uri)
+    return open_store(uri, secret)
 
 
 @contextmanager

@@ -131,11 +131,17 @@ def test_bad_input_is_one_line_and_exit_code_2(folder: Path, run: Run, arguments
     assert words in " ".join((out + err).split())
 
 
-def test_a_store_without_the_key_is_all_damaged_with_one(folder: Path, run: Run) -> None:
+def test_a_store_without_a_key_is_refused_with_one_until_it_is_taken_over(folder: Path, run: Run) -> None:
     checked = json.loads(run("verify", "--json")[0])["checked"]
-    report = json.loads(run("verify", "--json", code=1, key=KEY)[0])
-    assert len(report["damaged"]) == checked
-    assert all("MAC" in entry["reason"] for entry in report["damaged"])
+    for command in (("verify",), ("stats",), ("export", "copy")):
+        _, err = run(*command, code=2, key=KEY)
+        assert "written without a secret key" in " ".join(err.split())
+    assert json.loads(run("verify", "--json")[0])["damaged"] == []
+    assert json.loads(run("export", "sealed", "--seal", "--json", key=KEY)[0])["copied"] == checked
+    assert json.loads(run("verify", "--store", "sealed", "--json", key=KEY)[0])["checked"] == checked + 1
+    for key in (None, KEY[::-1]):
+        _, err = run("verify", "--store", "sealed", code=2, key=key)
+        assert "EPIC_RAG_STORE_KEY" in err
     _, err = run("stats", code=2, key="letmein")
     assert "EPIC_RAG_STORE_KEY" in err
     assert "letmein" not in err

@@ -53,9 +53,15 @@ def test_deployments(uri: str, kind: str, tls: bool, shown: str) -> None:
     assert (chosen.password == "p") == (":p@" in uri)
 
 
-def test_certificates_are_for_tls() -> None:
-    chosen = options("rediss://h?ca=/a/ca.pem&cert=c&key=k")
-    assert (chosen.ca_file, chosen.cert_file, chosen.key_file) == ("/a/ca.pem", "c", "k")
+def test_certificates_are_for_tls_and_must_be_there(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
+    for file in files.values():
+        file.touch()
+    chosen = options("rediss://h?" + "&".join(f"{name}={file}" for name, file in files.items()))
+    assert (chosen.ca_file, chosen.cert_file, chosen.key_file) == tuple(map(str, files.values()))
+    files["cert"].unlink()
+    with pytest.raises(StoreURIError, match=r"cert=.*cert\.pem: there is no such file"):
+        options(f"rediss://h?cert={files['cert']}")
     with pytest.raises(StoreURIError, match="option 'ca' is unknown"):
         options("redis://h?ca=x")
 
@@ -67,6 +73,12 @@ def test_certificates_are_for_tls() -> None:
         ("redis://h:0", "malformed"),
         ("redis://h:99999", "malformed"),
         ("redis://h:port", "malformed"),
+        ("redis+cluster://:p@a,:q@b", "stand once"),
+        ("redis://h?namespace=a&namespace=b", "each name once"),
+        ("tiered:a,b", "needs its scheme"),
+        ("tiered:memory://,plain/path", "needs its scheme"),
+        ("redis//:hunter2@h", "'://' is missing"),
+        ("disk://x%00y", "NUL"),
         ("redis://a b", "malformed"),
         ("redis://h/x", "no number"),
         ("redis://h/-1", "no number"),
@@ -88,7 +100,7 @@ def test_certificates_are_for_tls() -> None:
         ("redis://:hun?ter2@h", "malformed"),
         ("redis://:hunter2@h:port", "percent-encoded"),
         ("redsi://:hunter2@h", "'redsi' is unknown"),
-        ("redis:hunter2@h", "'//' is missing"),
+        ("redis:hunter2@h", "'://' is missing"),
         ("redis://h?write=back", "one tier of several"),
         ("redis://h?codec=zip", "codec 'zip' is unknown"),
         ("tiered:", "tiers are missing"),
@@ -123,8 +135,18 @@ def test_what_is_wrong_is_said_without_the_password(
         ("rediss+cluster://:p@a:1,b:2", "rediss+cluster://***@a:1,b:2"),
         ("tiered:memory://,redis://:p@h,disk:///x@y", "tiered:memory://,redis://***@h,disk:///x@y"),
         ("tiered:redis://:p,w@h,rediss://:q@i", "tiered:redis://***@h,rediss://***@i"),
-        ("redis://h?password=p&x=1", "redis://h?password=***&x=1"),
+        ("redis://h?password=p&x=1", "redis://h?password=***&x=***"),
         ("redis::p@h", "redis:***@h"),
+        ("tiered:memory://,redis:p@h1", "tiered:memory://,redis:***@h1"),
+        ("tiered:memory://,redis:/:p@h1", "tiered:memory://,redis:/***@h1"),
+        ("tiered:memory://;redis://:p@h1", "tiered:memory://;redis://***@h1"),
+        ("redis//:p@h", "redis//***@h"),
+        ("redis://:pw", "redis://:***"),
+        ("redis://user:pw", "redis://user:***"),
+        ("redis://h:6379/0", "redis://h:6379/0"),
+        ("redis+cluster://[::1]:7000,h:7001?ttl=1d", "redis+cluster://[::1]:7000,h:7001?ttl=1d"),
+        ("redis://h?p=pw&ttl=1d", "redis://h?p=***&ttl=1d"),
+        ("memory://?size=1", "memory://?size=1"),
     ],
 )
 def test_masking(uri: str, shown: str) -> None:

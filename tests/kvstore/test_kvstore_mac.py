@@ -15,7 +15,7 @@ from kv_chunks import KEY, PROFILE, SECRET, ramp, reseal, same_bits
 from epic_rag.kvstore.blobstore import BlobStore
 from epic_rag.kvstore.codecs import CODECS
 from epic_rag.kvstore.disk import DiskStore
-from epic_rag.kvstore.errors import StoreFormatError, StoreKeyError, StoreTrustError
+from epic_rag.kvstore.errors import StoreFormatError, StoreKeyError, StoreTrustError, StoreUnavailableError
 from epic_rag.kvstore.format import check, pack, read_layer, read_token_ids, unpack
 from epic_rag.kvstore.header import build_header, header_bytes, parse_header
 from epic_rag.kvstore.keys import ChunkKey, chunk_key
@@ -24,6 +24,9 @@ from epic_rag.kvstore.memory import MemoryStore
 from epic_rag.kvstore.profile import EncodingProfile
 from epic_rag.kvstore.store import KVStore
 from epic_rag.kvstore.tensors import ChunkKV
+from epic_rag.kvstore.testing import content
+from epic_rag.kvstore.tiered import TieredStore
+from epic_rag.kvstore.transfer import copy_store
 
 OURS, OTHERS = Authenticator(SECRET), Authenticator(SECRET[::-1])
 ENCODING = EncodingProfile("model", "name", "bfloat16", "{}", "tokenizer", "warm:600", (1, 2))
@@ -146,9 +149,19 @@ def test_a_short_secret_is_refused_and_no_secret_is_shown() -> None:
     assert SECRET.hex() not in shown
 
 
-@pytest.fixture(params=["memory", "disk"])
-def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
-    return MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "store")
+@pytest.fixture(params=["memory", "disk", "redis", "memory over disk", "disk over redis"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path, open_redis: Callable[..., BlobStore]) -> BlobStore:
+    def redis() -> BlobStore:
+        return open_redis(request.getfixturevalue("redis_uri"))
+
+    make: dict[str, Callable[[], BlobStore]] = {
+        "memory": MemoryStore,
+        "disk": lambda: DiskStore(tmp_path / "store"),
+        "redis": redis,
+        "memory over disk": lambda: TieredStore([MemoryStore(), DiskStore(tmp_path / "store")]),
+        "disk over redis": lambda: TieredStore([DiskStore(tmp_path / "store"), redis()]),
+    }
+    return make[request.param]()
 
 
 def put(store: KVStore) -> ChunkKey:
@@ -201,7 +214,6 @@ def test_a_forged_profile_is_missing_and_heals(blobs: BlobStore) -> None:
         put(store)
         name = f"profile-{ENCODING.digest}"
         assert store.profile(ENCODING.digest) == ENCODING
-        assert KVStore(blobs).profile(ENCODING.digest) == ENCODING, "who has no key reads it too"
         sealed = bytes(blobs.get(name) or b"")
         renamed = replace(ENCODING, model_name="a better one").to_json()
         assert split_record(sealed) == (ENCODING.to_json(), sealed[-66:-2].decode())
@@ -233,27 +245,79 @@ def test_damage_can_be_set_aside_by_verify(blobs: BlobStore) -> None:
         assert store.verify().damaged == []
 
 
-def test_a_store_of_another_key_is_refused_before_anything_is_touched(blobs: BlobStore) -> None:
+def contents(blobs: BlobStore) -> dict[str, bytes]:
+    return {
+        f"{tier.tier} {name}": content(tier.get(name)) or b"" for tier in blobs.each_tier() for name in tier.names()
+    }
+
+
+@pytest.mark.parametrize("secret", [SECRET[::-1], None])
+def test_a_store_of_another_key_is_refused_before_anything_is_touched(blobs: BlobStore, secret: bytes | None) -> None:
     with_key = KVStore(blobs, mac_key=SECRET)
     key = put(with_key)
-    held = {name: bytes(blobs.get(name) or b"") for name in blobs.names()}
-    with pytest.raises(
-        StoreKeyError, match=r"another secret key: set EPIC_RAG_STORE_KEY .* Nothing was changed"
-    ) as caught:
-        KVStore(blobs, mac_key=SECRET[::-1])
-    assert SECRET[::-1].decode() not in str(caught.value)
-    assert {name: bytes(blobs.get(name) or b"") for name in blobs.names()} == held
+    held = contents(blobs)
+    with pytest.raises(StoreKeyError, match=r"secret key: .* Nothing was changed") as caught:
+        KVStore(blobs, mac_key=secret)
+    assert secret is None or secret.decode() not in str(caught.value)
+    assert contents(blobs) == held
     assert KVStore(blobs, mac_key=SECRET).get(key, IDS) is not None
-    assert KVStore(blobs).get(key, IDS) is not None, "who has no key reads it"
     assert [profile.digest for profile in with_key.profiles()] == [ENCODING.digest]
     assert with_key.verify().damaged == []
-    assert KVStore(blobs).verify().damaged == []
 
 
-def test_a_store_without_the_key_record_takes_a_key(blobs: BlobStore) -> None:
-    put(KVStore(blobs))
-    later = KVStore(blobs, mac_key=SECRET)
-    assert later.get(chunk_key(ENCODING, IDS), IDS) is None
-    put(later)
-    with pytest.raises(StoreKeyError):
-        KVStore(blobs, mac_key=SECRET[::-1])
+def test_a_store_without_a_key_is_refused_with_one_before_anything_is_touched(blobs: BlobStore) -> None:
+    """Of a Redis it is seen at the first read or write that it matters to; elsewhere when the store is opened."""
+    key = put(KVStore(blobs))
+    held = contents(blobs)
+    for act in (lambda store: store.get(key, IDS), lambda store: store.get_many([(key, IDS)]), put):
+        with pytest.raises(StoreKeyError, match="written without a secret key"):
+            act(KVStore(blobs, mac_key=SECRET))
+    assert contents(blobs) == held
+    assert KVStore(blobs).get(key, IDS) is not None
+
+
+def test_every_tier_is_asked_for_its_key(tmp_path: Path) -> None:
+    """The first one's record says nothing of the next."""
+    ours, theirs = DiskStore(tmp_path / "ours"), DiskStore(tmp_path / "theirs")
+    KVStore(ours, mac_key=SECRET).put_profile(ENCODING)
+    key = put(KVStore(theirs, mac_key=SECRET[::-1]))
+    held = contents(theirs)
+    with pytest.raises(StoreKeyError, match="another secret key"):
+        KVStore(TieredStore([ours, theirs]), mac_key=SECRET)
+    assert contents(theirs) == held
+    assert KVStore(theirs, mac_key=SECRET[::-1]).get(key, IDS) is not None
+
+
+@pytest.mark.parametrize("secret", [SECRET[::-1], None])
+def test_a_tier_that_was_away_at_first_is_asked_again(
+    tmp_path: Path, secret: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = DiskStore(tmp_path / "ours"), DiskStore(tmp_path / "theirs")
+    key = put(KVStore(theirs, mac_key=secret))
+    held = contents(theirs)
+
+    def unavailable(*_: object) -> None:
+        raise StoreUnavailableError("away")
+
+    with monkeypatch.context() as away:
+        away.setattr(theirs, "get_range", lambda *_: None)
+        away.setattr(theirs, "contains", lambda names: [False] * len(names))
+        for name in ("put", "names", "delete"):
+            away.setattr(theirs, name, unavailable)
+        store = KVStore(TieredStore([ours, theirs]), mac_key=SECRET)
+        store.put_profile(replace(ENCODING, encoding="prompt"))
+    for _ in range(2):
+        with pytest.raises(StoreKeyError, match=r"another secret key|without a secret key"):
+            store.get(key, IDS)
+    assert contents(theirs) == held
+
+
+def test_an_unsealed_store_is_taken_over_when_it_is_trusted(tmp_path: Path) -> None:
+    source, target = KVStore(DiskStore(tmp_path / "old")), KVStore(DiskStore(tmp_path / "new"), mac_key=SECRET)
+    key = put(source)
+    report = copy_store(source, target, seal=True)
+    assert (report.copied, report.left_out) == (2, [])
+    hit = KVStore(DiskStore(tmp_path / "new"), mac_key=SECRET).get(key, IDS)
+    assert hit is not None
+    assert same_bits(hit.kv, ramp())
+    assert target.verify().damaged == []

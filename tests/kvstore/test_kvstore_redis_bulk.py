@@ -77,6 +77,11 @@ def test_a_silent_server_is_given_one_timeout() -> None:
         assert pool._available_connections[0]._sock is None
 
 
+def test_a_server_that_trickles_is_given_one_timeout_for_a_part() -> None:
+    with saying(b"$60\r\n", *[b"x"] * 60, b"\r\n") as pool, pytest.raises(SilentError, match="timeout"):
+        ask(pool, [60])
+
+
 def test_what_interrupts_closes_the_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from redis_servers import Server, cluster, cluster_uri, server, wait_until
 
 from epic_rag.kvstore import redis_circuit
 from epic_rag.kvstore.errors import StoreUnavailableError, StoreWriteError
+from epic_rag.kvstore.redis_bulk import receive_into
 from epic_rag.kvstore.redis_options import TIMEOUT_SECONDS
 from epic_rag.kvstore.redis_store import RedisStore
+from epic_rag.kvstore.redis_wire import Command
 from epic_rag.kvstore.testing import content, in_threads
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +64,15 @@ class Counter:
                     self.timeouts += not probing()
                 raise
 
+        def counting_receive(pool: redis.ConnectionPool, commands: Sequence[Command]) -> list[object]:
+            try:
+                return receive_into(pool, commands)
+            except redis.TimeoutError:
+                with self._lock:
+                    self.timeouts += not probing()
+                raise
+
+        monkeypatch.setattr("epic_rag.kvstore.redis_link.receive_into", counting_receive)
         monkeypatch.setattr(redis.Connection, "_connect", counting_connect)
         monkeypatch.setattr(redis.Connection, "read_response", counting_read)
 

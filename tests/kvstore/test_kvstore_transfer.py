@@ -95,14 +95,29 @@ def test_what_is_damaged_or_unknown_is_left_out_and_listed(tmp_path: Path) -> No
 
 
 def test_blobs_without_the_mac_are_left_out(tmp_path: Path) -> None:
-    with KVStore(DiskStore(tmp_path)) as writer:
-        put(writer, PROFILES[0], 0)
     with KVStore(DiskStore(tmp_path), mac_key=SECRET) as source, KVStore(MemoryStore(), mac_key=SECRET) as target:
+        keys = [put(source, PROFILES[0], i) for i in range(2)]
+        plain = KVStore(MemoryStore())
+        put(plain, PROFILES[0], 0)
+        source.blobs.put(keys[0], bytes(plain.blobs.get(keys[0]) or b""))
         report = copy_store(source, target)
-        assert (report.copied, len(report.left_out)) == (0, 2)
+        assert (report.copied, [name for name, _ in report.left_out]) == (3, [keys[0]])
         assert "MAC" in report.left_out[0][1]
         with pytest.raises(ValueError, match="same secret key"):
             copy_store(source, KVStore(MemoryStore()))
+
+
+def test_what_the_target_lets_go_is_left_out(tmp_path: Path) -> None:
+    with KVStore(DiskStore(tmp_path)) as source:
+        for i in range(6):
+            put(source, PROFILES[0], i)
+        size_bytes = source.stats().bytes
+        with KVStore(MemoryStore(budget_bytes=size_bytes // 2)) as target:
+            report = copy_store(source, target)
+            gone = [name for name, _ in report.left_out]
+            assert gone
+            assert not any(target.blobs.contains(gone))
+            assert all("gave way" in reason for _, reason in report.left_out)
 
 
 @pytest.mark.parametrize("codec", CODECS)
