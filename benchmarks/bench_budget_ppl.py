@@ -27,7 +27,7 @@ from epic_rag.evict import KVBudget
 from epic_rag.model import LanguageModel, load_model
 from epic_rag.perplexity import perplexity
 
-POLICIES = ("roco", "roco:layer", "h2o", "tova", "recency", "random")
+POLICIES = ("roco", "roco:head", "h2o", "tova", "recency", "random")
 SHARES = (0.75, 0.5, 0.25, 0.125)
 
 

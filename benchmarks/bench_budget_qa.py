@@ -35,7 +35,7 @@ from epic_rag.model import load_model
 from epic_rag.prompt import Prompt
 from epic_rag.selectors import parse_selector
 
-POLICIES = ("roco", "roco:layer", "h2o", "tova", "recency", "random")
+POLICIES = ("roco", "roco:head", "roco:seeded", "h2o", "tova", "recency", "random")
 SHARES = (0.75, 0.5, 0.25, 0.125)
 HOW = DecodeOptions(max_tokens=16)
 
@@ -43,6 +43,7 @@ HOW = DecodeOptions(max_tokens=16)
 class BudgetBench(Bench):
     """Runs every policy and budget over the items."""
 
+    statistics = True  # for roco:seeded; the others do not look at them
     selector = parse_selector("lego:4")
     encoding = "warm:600"
 

@@ -84,6 +84,8 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 class Bench:
     """Runs every method over the items."""
 
+    statistics = False
+
     def __init__(self, model: LanguageModel, corpus: Sequence[str]) -> None:
         self.model = model
         self.frame = prompt_frame(model.tokenizer)
@@ -97,7 +99,7 @@ class Bench:
         """The encoder behind the encoding's compile prefix, which is chosen from the corpus."""
         if encoding not in self.encoders:
             profile = make_profile(self.model, self.frame, encoding, self.corpus)
-            self.encoders[encoding] = Encoder(self.model, profile.prefix_ids)
+            self.encoders[encoding] = Encoder(self.model, profile.prefix_ids, statistics=self.statistics)
         return self.encoders[encoding]
 
     def encoded(self, encoding: str, prompt: Prompt) -> list[ChunkKV]:

@@ -21,7 +21,7 @@ class Encoder:
     The prefix's KV is never stored: it only colours what the chunk's tokens see (docs/architecture.md, "Warm prefix").
     """
 
-    def __init__(self, model: LanguageModel, prefix_ids: Sequence[int], *, statistics: bool = True) -> None:
+    def __init__(self, model: LanguageModel, prefix_ids: Sequence[int], *, statistics: bool = False) -> None:
         """Make an encoder; nothing is computed yet.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from epic_rag import config
 from epic_rag.encode import Encoder
@@ -42,6 +42,7 @@ class Engine:
         *,
         instruction: str = INSTRUCTION,
         salt: str = "",
+        statistics: bool = False,
     ) -> None:
         self.model = model
         self.store = store
@@ -49,10 +50,11 @@ class Engine:
         self.lexical = LexicalIndex(index)
         self.frame = prompt_frame(model.tokenizer, instruction)
         self._salt = salt
+        self._statistics = statistics
         self._lock = threading.RLock()
         self._loader: Loader | None = None
         self._provisional: tuple[int, EncodingProfile] | None = None
-        self.prefix_loader = Loader(store, exact_profile(model, salt), Encoder(model, ()))
+        self.prefix_loader = Loader(store, exact_profile(model, salt), self._encoder(()))
 
     @property
     def loader(self) -> Loader:
@@ -60,7 +62,7 @@ class Engine:
         with self._lock:
             profile = self._recorded_profile() or self._provisional_profile()
             if self._loader is None or self._loader.profile.digest != profile.digest:
-                self._loader = Loader(self.store, profile, Encoder(self.model, profile.prefix_ids))
+                self._loader = Loader(self.store, profile, self._encoder(profile.prefix_ids))
             return self._loader
 
     def settle_profile(self, encoding: str | None = None) -> EncodingProfile:
@@ -90,6 +92,9 @@ class Engine:
         if record is not None and record.tokenizer_digest == self.model.tokenizer.digest:
             return passage.token_ids
         return tuple(self.model.tokenizer.encode(passage.text))
+
+    def _encoder(self, prefix_ids: Sequence[int]) -> Encoder:
+        return Encoder(self.model, prefix_ids, statistics=self._statistics)
 
     def close(self) -> None:
         """Close index and store."""
@@ -131,6 +136,7 @@ def open_engine(
     device: str = "auto",
     must_exist: bool = False,
     allow_fallback: bool = False,
+    statistics: bool = False,
 ) -> Engine:
     """Open a store and load a model.
 
@@ -141,6 +147,7 @@ def open_engine(
         device: see `load_model`.
         must_exist: refuse a store on disk that is not there yet.
         allow_fallback: answer with full prefills when the model cannot be linked.
+        statistics: store with each chunk what attention its tokens received, for the policy `roco:seeded`.
 
     Raises:
         StoreError: the store cannot be opened.
@@ -155,7 +162,7 @@ def open_engine(
     )
     salt = config.tenant_salt()
     store = open_store(uri, config.store_key())
-    return Engine(loaded, store, PassageIndex(index_folder(uri, salt)), salt=salt)
+    return Engine(loaded, store, PassageIndex(index_folder(uri, salt)), salt=salt, statistics=statistics)
 
 
 def model_spec(model: str | None) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from corpus import make_engine, write_corpus
 from tiny_models import make_tiny
 
@@ -10,9 +11,12 @@ from epic_rag.ask import AskOptions, Context, Delta, ask
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError, QuestionTooLongError
-from epic_rag.evict import SlotKeeper
+from epic_rag.evict import Keeping, SlotKeeper
 from epic_rag.ingest import IngestOptions, ingest
+from epic_rag.kv_cache import KVCache
+from epic_rag.kvstore.uri import open_store
 from epic_rag.retrieve import Retrieved
+from epic_rag.retrievers.index import PassageIndex
 from epic_rag.schema import Answer
 
 QUESTION = "What is fact 3 of the telescope worth?"
@@ -140,7 +144,7 @@ def test_equal_passages_stand_in_the_prompt_once(engine: Engine) -> None:
     ]
 
 
-@pytest.mark.parametrize("policy", ["roco", "roco:layer", "h2o", "tova", "recency", "random"])
+@pytest.mark.parametrize("policy", ["roco", "roco:head", "h2o", "tova", "recency", "random"])
 @pytest.mark.parametrize("selector", ["none", "lego:4", "full"])
 def test_eviction_keeps_the_budget(engine: Engine, policy: str, selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, int]] = []
@@ -160,6 +164,39 @@ def test_eviction_keeps_the_budget(engine: Engine, policy: str, selector: str, m
     assert got.policy == policy
     assert sizes == [(700, 700)] * (got.tokens.answer - 1), "the cache keeps its size while decoding"
     assert got.answer == answer(engine, policy=policy, budget=700, selector=selector).answer
+
+
+def test_statistics_stored_at_ingest_decide_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    folder, docs = tmp_path / "store", write_corpus(tmp_path / "docs")
+    model = make_tiny("llama")
+    plain = Engine(model, open_store(str(folder)), PassageIndex(folder / "index"))
+    with_statistics = Engine(model, open_store(str(folder)), PassageIndex(folder / "index"), statistics=True)
+    keys = {}
+    for name, engine in (("without", plain), ("with", with_statistics)):
+        ingest(engine, [docs])
+        keys[name] = sorted(engine.store.blobs.names())
+        kept = {policy: kept_of(engine, policy) for policy in ("roco", "roco:seeded")}
+        same = torch.equal(kept["roco"], kept["roco:seeded"])
+        assert same == (name == "without")
+        for blob in keys[name]:
+            engine.store.blobs.delete(blob)
+    assert keys["without"] == keys["with"], "they are no part of the key"
+
+
+def kept_of(engine: Engine, policy: str) -> torch.Tensor:
+    """Positions that stay of a question's prompt."""
+    seen: list[torch.Tensor] = []
+    real = Keeping.evict
+
+    def evict(self: Keeping, cache: KVCache) -> int:
+        count = real(self, cache)
+        seen.append(self._scores.positions[:, :, :count].clone())  # type: ignore[union-attr]
+        return count
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Keeping, "evict", evict)
+        answer(engine, policy=policy, budget="50%")
+    return seen[0]
 
 
 @pytest.mark.parametrize("policy", ["roco", "recency"])

@@ -57,7 +57,7 @@ def test_attention_that_goes_to_the_prefix_is_not_given_back() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_keys_and_values_are_the_same_to_the_bit_without(dtype: torch.dtype) -> None:
     model, prefix, chunk = make_tiny("llama", dtype), ids(9), ids(70, 4)
-    with_stats, without = Encoder(model, prefix).encode(chunk), Encoder(model, prefix, statistics=False).encode(chunk)
+    with_stats, without = Encoder(model, prefix, statistics=True).encode(chunk), Encoder(model, prefix).encode(chunk)
     assert without.stats is None
     assert with_stats.stats is not None
     assert torch.equal(with_stats.keys, without.keys)

@@ -26,7 +26,8 @@ app = typer.Typer(
 Store = Annotated[
     str | None,
     typer.Option(
-        "--store", help="disk:///folder, memory:// or a plain folder. Default: EPIC_RAG_STORE, else .epic-rag here."
+        "--store",
+        help="A folder, memory://, redis://host or tiered:ADDRESSES. Default: EPIC_RAG_STORE, else .epic-rag here.",
     ),
 ]
 Model = Annotated[
@@ -49,12 +50,21 @@ def _open(
     *,
     must_exist: bool = False,
     allow_fallback: bool = False,
+    statistics: bool = False,
 ) -> Engine:
     from epic_rag.engine import open_engine
     from epic_rag.model.load import silence_progress
 
     silence_progress()
-    return open_engine(store, model, dtype=dtype, device=device, must_exist=must_exist, allow_fallback=allow_fallback)
+    return open_engine(
+        store,
+        model,
+        dtype=dtype,
+        device=device,
+        must_exist=must_exist,
+        allow_fallback=allow_fallback,
+        statistics=statistics,
+    )
 
 
 def _version(wanted: bool) -> None:
@@ -84,6 +94,9 @@ def ingest_command(
     ] = None,
     chunk_tokens: Annotated[int, typer.Option(help="Largest chunk, in tokens.")] = config.DEFAULT_CHUNK_TOKENS,
     prune: Annotated[bool, typer.Option("--prune", help="Remove documents whose files are gone.")] = False,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Store attention statistics too, for --policy roco:seeded.")
+    ] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
     as_json: Json = False,
@@ -96,7 +109,7 @@ def ingest_command(
     from epic_rag.ingest import IngestOptions, ingest
 
     options = IngestOptions(chunk_tokens=chunk_tokens, encoding=encoding, prune=prune)
-    engine = _open(store, model, dtype, device)
+    engine = _open(store, model, dtype, device, statistics=statistics)
     try:
         with ingest_progress(quiet=as_json) as progress:
             report = ingest(engine, paths, options, progress)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from epic_rag.evict.budget import KVBudget
 from epic_rag.evict.decode_cache import SlotKeeper
 from epic_rag.evict.ranking import Policy
+from epic_rag.evict.roco import RoCo
 from epic_rag.evict.scores import SlotScores
 from epic_rag.evict.stage import evict
 from epic_rag.kv_cache import KVCache
 from epic_rag.model import LanguageModel
+from epic_rag.model.score_sink import ScoreSink
 from epic_rag.prompt import Prompt
+
+
+class RowsOnly:
+    """A sink that hides that it could be seeded: only rows of the linked prompt count."""
+
+    start = 0
+
+    def __init__(self, scores: SlotScores) -> None:
+        self.observe = scores.observe
 
 
 class Keeping:
@@ -28,13 +39,15 @@ class Keeping:
             ConfigError: a budget in bytes that holds no token.
         """
         self.budget_tokens = None if budget is None else budget.resolve(prompt.num_tokens, model.kv_bytes_per_token)
-        self.sink: SlotScores | None = None
+        self.sink: ScoreSink | None = None
         self.keeper: SlotKeeper | None = None
         self._policy = policy
+        self._scores: SlotScores | None = None
         self._pinned = len(prompt.prefix_ids), len(prompt.suffix_ids)
         if self.budget_tokens is not None and policy.needs_scores:
             room = max(prompt.num_tokens, self.budget_tokens) + 1
-            self.sink = SlotScores(model.num_layers, model.num_kv_heads, room, model.device)
+            self._scores = SlotScores(model.num_layers, model.num_kv_heads, room, model.device)
+            self.sink = self._scores if isinstance(policy, RoCo) and policy.seeded else RowsOnly(self._scores)
 
     @property
     def pinned_tokens(self) -> int:
@@ -44,9 +57,8 @@ class Keeping:
     def evict(self, cache: KVCache) -> int:
         """Bring a linked prompt down to the budget, and give back the memory of what went; returns the slots kept."""
         if self.budget_tokens is None or self.budget_tokens >= cache.capacity:
-            self.sink = None
             return cache.length
-        scores = self.sink or SlotScores.of_cache(cache)
+        scores = self._scores or SlotScores.of_cache(cache)
         kept = evict(cache, self._policy, self.budget_tokens, *self._pinned, scores)
         room = max(self.budget_tokens, self.pinned_tokens + 1)
         cache.trim(room)

@@ -127,13 +127,20 @@ def _grained(make: Callable[..., Policy]) -> Callable[[str], Policy | None]:
     return parse
 
 
+def _roco(parameter: str) -> Policy | None:
+    asked = set(filter(None, parameter.split(":")))
+    if not asked <= {"layer", "head", "seeded"} or {"layer", "head"} <= asked:
+        return None
+    return RoCo("head" if "head" in asked else "layer", seeded="seeded" in asked)
+
+
 def _seeded(parameter: str) -> Policy | None:
     return Random(int(parameter or 0)) if re.fullmatch(r"\d{0,9}", parameter) else None
 
 
 POLICIES: dict[str, Callable[[str], Policy | None]] = {
     "full": _fixed(Full()),
-    "roco": _grained(RoCo),
+    "roco": _roco,
     "h2o": _grained(H2O),
     "tova": _grained(TOVA),
     "recency": _fixed(Recency()),
@@ -143,7 +150,7 @@ POLICIES: dict[str, Callable[[str], Policy | None]] = {
 
 
 def parse_policy(text: str, budget: KVBudget | int | None) -> Policy:
-    """The policy that `text` names: a name of `POLICIES`, some with a parameter, as in `roco:layer` or `random:7`.
+    """The policy that `text` names: a name of `POLICIES`, some with a parameter, as in `roco:head` or `random:7`.
 
     Raises:
         ConfigError: unknown policy, or a budget that does not fit the policy.
@@ -153,7 +160,7 @@ def parse_policy(text: str, budget: KVBudget | int | None) -> Policy:
     if policy is None:
         raise ConfigError(
             f"unknown policy '{text}': expected one of {', '.join(POLICIES)}; "
-            "roco, h2o and tova take :layer or :head, random takes :SEED"
+            "roco, h2o and tova take :layer or :head, roco :seeded too, random takes :SEED"
         )
     _check_budget(name, budget)
     return policy

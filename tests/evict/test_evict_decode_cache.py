@@ -108,7 +108,7 @@ def test_a_policy_is_told_that_a_token_is_decoded() -> None:
 
 def test_pinned_slots_that_fill_the_budget_leave_one_slot_for_the_answer() -> None:
     prompt = Prompt(6, 7)
-    keeper = SlotKeeper(prompt.cache, prompt.scores, RoCo(), 4, pinned_head=4, pinned_tail=2)
+    keeper = SlotKeeper(prompt.cache, prompt.scores, RoCo("head"), 4, pinned_head=4, pinned_tail=2)
     assert keeper.budget_tokens == 7
     for position in range(6, 10):
         prompt.forward(keeper.next_slot())
@@ -118,14 +118,14 @@ def test_pinned_slots_that_fill_the_budget_leave_one_slot_for_the_answer() -> No
 def test_what_does_not_fit_is_refused() -> None:
     prompt = Prompt(6, 10)
     with pytest.raises(ValueError, match="a cache of 6 slots exceeds the budget of 5: evict first"):
-        SlotKeeper(prompt.cache, prompt.scores, RoCo(), 5)
+        SlotKeeper(prompt.cache, prompt.scores, RoCo("head"), 5)
     with pytest.raises(ValueError, match="11 slots does not fit a cache with room for 10"):
-        SlotKeeper(prompt.cache, prompt.scores, RoCo(), 11)
+        SlotKeeper(prompt.cache, prompt.scores, RoCo("head"), 11)
     with pytest.raises(ValueError, match="scores of 0 slots do not belong to a cache of 6"):
-        SlotKeeper(prompt.cache, SlotScores(*SHAPE, 10), RoCo(), 6)
+        SlotKeeper(prompt.cache, SlotScores(*SHAPE, 10), RoCo("head"), 6)
 
 
-@pytest.mark.parametrize("policy", [Recency(), RoCo(), RoCo(granularity="layer")], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [Recency(), RoCo("head"), RoCo(granularity="layer")], ids=lambda p: p.name)
 def test_a_model_decodes_in_overwritten_slots_as_in_compacted_ones(policy: Policy) -> None:
     model, prompt = make_tiny("llama"), list(range(40, 80))
 

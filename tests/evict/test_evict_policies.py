@@ -94,7 +94,7 @@ def recency(view: SlotView, group: int, pinned: set[int], places: int) -> set[in
     return first | set(sorted(free - first)[len(free) - places :])
 
 
-FORMULAS: list[tuple[Policy, Formula]] = [(RoCo(), roco), (H2O(), h2o), (TOVA(), tova), (Recency(), recency)]
+FORMULAS: list[tuple[Policy, Formula]] = [(RoCo("head"), roco), (H2O(), h2o), (TOVA(), tova), (Recency(), recency)]
 EVICTING: list[Policy] = [*(policy for policy, _ in FORMULAS), Random()]
 
 
@@ -153,7 +153,7 @@ def test_budgets_are_exact_and_pinned_slots_stay(policy: Policy, num_slots: int,
         assert kept[:, -1].max() < num_slots
 
 
-@pytest.mark.parametrize("policy", [RoCo(), H2O(), TOVA()], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [RoCo("head"), H2O(), TOVA()], ids=lambda policy: policy.name)
 def test_of_all_equal_slots_the_older_go(policy: Policy) -> None:
     view = a_view(1, 40, levels=1)
     kept = policy.keep(view, pins(40), 20)[0].tolist()
@@ -166,13 +166,13 @@ def test_roco_protects_the_uneven_from_being_judged_by_their_mean() -> None:
     mean, std = view.mean.clone(), view.std.clone()
     mean[0, 50], std[0, 50], mean[0, 60] = 0.0, 9.0, 0.0
     view = replace(view, sums=mean * 8, squares=(mean.square() + std.square()) * 8)
-    assert RoCo().give_up(view, pins(200)).tolist() == [60]
+    assert RoCo("head").give_up(view, pins(200)).tolist() == [60]
 
 
 def test_roco_protects_more_while_decoding() -> None:
     view = a_view(1, 300)
-    free = set(RoCo().keep(view, pins(300), 200)[0].tolist())
-    decoding = set(RoCo().keep(replace(view, is_decoding=True), pins(300), 200)[0].tolist())
+    free = set(RoCo("head").keep(view, pins(300), 200)[0].tolist())
+    decoding = set(RoCo("head").keep(replace(view, is_decoding=True), pins(300), 200)[0].tolist())
     uneven = set(view.std[0, :290].topk(50).indices.tolist())  # the ten latest count among the sixty
     assert uneven - decoding == set()
     assert uneven - free != set()
@@ -202,19 +202,21 @@ def test_full_keeps_all_and_gives_up_nothing() -> None:
 def test_budgets_that_cannot_be_kept_are_refused() -> None:
     view = a_view(1, 6)
     with pytest.raises(ValueError, match="2 of 6 slots cannot be kept with 3 of them pinned"):
-        RoCo().keep(view, pins(6, 0, 1, 2), 2)
+        RoCo("head").keep(view, pins(6, 0, 1, 2), 2)
     with pytest.raises(ValueError, match="7 of 6 slots"):
-        RoCo().keep(view, pins(6), 7)
+        RoCo("head").keep(view, pins(6), 7)
     with pytest.raises(ValueError, match="every slot is pinned"):
-        RoCo().give_up(view, pins(6, *range(6)))
+        RoCo("head").give_up(view, pins(6, *range(6)))
 
 
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
         ("roco", RoCo()),
-        ("roco:head", RoCo()),
-        ("roco:layer", RoCo(granularity="layer")),
+        ("roco:head", RoCo("head")),
+        ("roco:head:seeded", RoCo("head", seeded=True)),
+        ("roco:seeded", RoCo(seeded=True)),
+        ("roco", RoCo(granularity="layer")),
         ("h2o:layer", H2O(granularity="layer")),
         ("tova", TOVA(granularity="layer")),
         ("tova:head", TOVA(granularity="head")),
@@ -234,7 +236,9 @@ def test_every_name_of_the_registry_is_its_policys() -> None:
         assert parse_policy(name, None if name == "full" else 1).name == name
 
 
-@pytest.mark.parametrize("text", ["roko", "", "roco:heads", "recency:4", "random:x", "random:-1", "full:1", ":layer"])
+@pytest.mark.parametrize(
+    "text", ["roko", "", "roco:heads", "roco:layer:head", "recency:4", "random:x", "random:-1", "full:1", ":layer"]
+)
 def test_unknown_policies_are_refused_with_a_list(text: str) -> None:
     with pytest.raises(ConfigError, match="expected one of full, roco, h2o, tova, recency, random"):
         parse_policy(text, None if text.startswith("full") else 5)

@@ -75,15 +75,15 @@ def test_the_highest_mean_stays() -> None:
     rows[0, 0, 7], rows[1, 0, 9] = 0.5, 0.4
     for layer in range(2):
         scores.observe(layer, rows.sum(1), rows.square().sum(1), torch.ones(20), rows[:, -1])
-    evict(cache, RoCo(), 2, 0, 0, scores)  # half of the places are a sink's
+    evict(cache, RoCo("head"), 2, 0, 0, scores)  # half of the places are a sink's
     assert cache.keys[1, :, :2, 0].tolist() == [[0, 7], [0, 9]]
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="policy 'roco' needs attention scores"):
-        evict(numbered_cache(20), RoCo(), 10, 0, 0)
+    with pytest.raises(ConfigError, match="policy 'roco:head' needs attention scores"):
+        evict(numbered_cache(20), RoCo("head"), 10, 0, 0)
     with pytest.raises(ValueError, match="scores of 19 slots do not belong to a cache of 20"):
-        evict(numbered_cache(20), RoCo(), 10, 0, 0, random_scores(19))
+        evict(numbered_cache(20), RoCo("head"), 10, 0, 0, random_scores(19))
 
 
 @given(st.integers(0, 60), st.integers(1, 70), st.integers(1, 70))

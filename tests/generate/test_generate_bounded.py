@@ -99,7 +99,7 @@ def test_rows_see_what_stayed_at_its_true_position(case: str) -> None:
     torch.testing.assert_close(ours, true, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("policy", ["roco", "roco:layer", "tova", "random"])
+@pytest.mark.parametrize("policy", ["roco", "roco:head", "tova", "random"])
 def test_the_same_run_keeps_the_same_slots(tiny: LanguageModel, policy: str) -> None:
     caches = []
     for _ in range(2):

@@ -25,7 +25,7 @@ def forward(batch: BudgetBatch, columns: int, seed: int, valid: torch.Tensor | N
 
 
 def make() -> BudgetBatch:
-    return BudgetBatch.like(torch.empty(SHAPE), 2, Limits(RoCo(), 4, 2))
+    return BudgetBatch.like(torch.empty(SHAPE), 2, Limits(RoCo("head"), 4, 2))
 
 
 def test_padding_takes_no_slot_and_gives_nothing() -> None:

@@ -17,7 +17,7 @@ LAYERS, HEADS, GROUP, DIM = 2, 2, 3, 8
 def test_parts_are_consecutive_and_never_exceed_the_capacity(
     num_tokens: int, budget: int, stride: int, data: st.DataObject
 ) -> None:
-    limits, used = Limits(RoCo(), budget, stride), data.draw(st.integers(0, budget))
+    limits, used = Limits(RoCo("head"), budget, stride), data.draw(st.integers(0, budget))
     parts = list(limits.parts(used, num_tokens))
     assert [token for part in parts for token in part] == list(range(num_tokens))
     for part in parts:
@@ -33,7 +33,7 @@ def test_a_layer_at_a_time_is_a_chunk_at_a_time(num_tokens: int, budget: int, st
     shape = (LAYERS, HEADS, num_tokens, DIM)
     queries = torch.randn(LAYERS, HEADS * GROUP, num_tokens, DIM, generator=generator)
     keys, values = torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
-    limits = Limits(RoCo(), budget, stride)
+    limits = Limits(RoCo("head"), budget, stride)
     slots = torch.zeros(2, LAYERS, HEADS, limits.capacity, DIM)
     row, plans = BudgetRow(slots[0], slots[1], limits), {}
     ours = [row.prefill(i, queries[i], keys[i], values[i], 0.5, plans) for i in range(LAYERS)]
@@ -53,7 +53,7 @@ def test_a_layer_at_a_time_is_a_chunk_at_a_time(num_tokens: int, budget: int, st
             sums, squares, last, counts = attention_scores_ref(queries[layer, :, new], used[0], places, 0.5)
             scores.observe(layer, sums, squares, counts, last)
         cache.advance(stop)
-        evict(cache, RoCo(), budget, 0, 0, scores)
+        evict(cache, RoCo("head"), budget, 0, 0, scores)
     for layer in range(LAYERS):
         torch.testing.assert_close(ours[layer], torch.cat(expected[layer], dim=1), atol=1e-5, rtol=1e-4)
     assert row.cache.length == cache.length == min(budget, num_tokens)

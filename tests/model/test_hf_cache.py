@@ -98,7 +98,7 @@ def own_positions(
     return kv._scores.positions[:, :, : kv.cache.length].sort(-1).values
 
 
-@pytest.mark.parametrize("policy", [*EVICTING, "roco:layer", "tova:head"])
+@pytest.mark.parametrize("policy", [*EVICTING, "roco:head", "tova:head"])
 def test_every_policy_works_in_a_padded_batch(policy: str) -> None:
     model, tiny = hf_model("qwen2"), make_tiny("qwen2")
     batch, mask = padded(PROMPTS)
@@ -121,7 +121,7 @@ def test_what_is_kept_is_what_eager_attention_says(case: str) -> None:
     for layer, probabilities in enumerate(weights):
         rows = probabilities[0].unflatten(0, (heads, -1)).mean(1)
         scores.observe(layer, rows.sum(1), rows.square().sum(1), torch.arange(61, 0, -1), rows[:, -1])
-    chosen = RoCo().keep(scores.view("head"), torch.zeros(61, dtype=torch.bool), 20).int()
+    chosen = RoCo("head").keep(scores.view("head"), torch.zeros(61, dtype=torch.bool), 20).int()
     model.set_attn_implementation(BUDGET_ATTENTION)
     for stride in (41, 64):  # the rows of a fused prefill, evicted once
         cache = BudgetCache(model.config, 20, stride_tokens=stride)
