@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from epic_rag.config import DEFAULT_K, DEFAULT_POLICY, DEFAULT_SELECTOR
+from epic_rag.config import DEFAULT_K, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions, decode
 from epic_rag.draft import Draft
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
-from epic_rag.evict import Full, Keeping, KVBudget, Policy, as_budget, parse_policy
+from epic_rag.evict import Full, Keeping, KVBudget, Policy, as_budget, choose_policy
 from epic_rag.link import link
 from epic_rag.metrics import StageClock
 from epic_rag.model import LanguageModel
@@ -27,7 +27,7 @@ class AskOptions:
     Attributes:
         k: passages to retrieve.
         selector: which context tokens are computed again: `none`, `lego:K` or `full`.
-        policy: which tokens are evicted: `full` keeps all.
+        policy: which tokens stay under the budget; None: `roco`, or `full` where there is no budget.
         budget: what may stay in the KV cache, of prompt and answer together: tokens (1024), a share of the prompt
             ("25%") or bytes ("64MB"); None: all.
         decode: length, sampling and stop strings.
@@ -35,7 +35,7 @@ class AskOptions:
 
     k: int = DEFAULT_K
     selector: str = DEFAULT_SELECTOR
-    policy: str = DEFAULT_POLICY
+    policy: str | None = None
     budget: KVBudget | int | str | None = None
     decode: DecodeOptions = field(default_factory=DecodeOptions)
 
@@ -48,14 +48,14 @@ class AskOptions:
         if self.k < 1:
             raise ConfigError(f"k, the number of passages, must be at least 1, got {self.k}")
         parse_selector(self.selector)
-        parse_policy(self.policy, as_budget(self.budget))
+        choose_policy(self.policy, as_budget(self.budget))
 
 
 def choose(model: LanguageModel, options: AskOptions) -> tuple[Selector, Policy]:
     """Selector and policy of the options; `full` and `full` for a model that cannot be linked."""
     if not model.can_link:
         return FullSelector(), Full()
-    return parse_selector(options.selector), parse_policy(options.policy, as_budget(options.budget))
+    return parse_selector(options.selector), choose_policy(options.policy, as_budget(options.budget))
 
 
 @dataclass(frozen=True, slots=True)

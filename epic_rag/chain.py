@@ -18,7 +18,7 @@ from langchain_core.runnables.utils import AddableDict
 from pydantic import ConfigDict, SkipValidation
 
 from epic_rag.ask import AskOptions, Context, Delta, ask
-from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_POLICY, DEFAULT_SELECTOR
+from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine, open_engine
 from epic_rag.errors import ConfigError
@@ -69,8 +69,8 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     """Passages to retrieve from the store's own index, or to keep of those that were ranked anew."""
     selector: str = DEFAULT_SELECTOR
     """Which context tokens are computed again: `none`, `lego:K` or `full`."""
-    policy: str = DEFAULT_POLICY
-    """Which tokens are evicted to the budget."""
+    policy: str | None = None
+    """Which tokens stay under the budget; None: `roco`."""
     budget: int | str | None = None
     """What may stay in the KV cache: tokens (1024), a share of the prompt ("25%") or bytes ("64MB"); None: all."""
     max_tokens: int = DEFAULT_MAX_TOKENS

@@ -222,6 +222,7 @@ def test_prefix_and_question_stay_under_the_smallest_budget_and_that_is_said(eng
     got = answer(engine, policy="roco", budget=1)
     pinned = len(engine.frame.prefix_ids) + len(engine.frame.suffix(engine.model.tokenizer.encode(QUESTION)))
     assert got.tokens.kept == pinned
+    assert answer(engine, budget=1).policy == "roco", "the default under a budget"
     assert got.warnings == (
         f"the budget of 1 tokens is exceeded: the prompt's prefix and the question, {pinned} tokens, always stay",
     )
@@ -267,7 +268,9 @@ def test_prompt_encoding_makes_the_first_passage_exact(tmp_path: Path) -> None:
     assert got.tokens.recomputed == len(engine.frame.suffix(engine.model.tokenizer.encode(QUESTION)))  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("options", [{"k": 0}, {"selector": "cacheblend"}, {"policy": "h2o"}, {"budget": 5}])
+@pytest.mark.parametrize(
+    "options", [{"k": 0}, {"selector": "cacheblend"}, {"policy": "h2o"}, {"policy": "full", "budget": 5}]
+)
 def test_options_that_cannot_be_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         AskOptions(**options)  # type: ignore[arg-type]

@@ -131,8 +131,9 @@ def ask_command(
         str, typer.Option(help="Context tokens computed again: none, lego:K or full (a full prefill).")
     ] = config.DEFAULT_SELECTOR,
     policy: Annotated[
-        str, typer.Option(help="Which tokens stay under --budget: full (all), roco, h2o, tova, recency or random.")
-    ] = config.DEFAULT_POLICY,
+        str | None,
+        typer.Option(help="Which tokens stay under --budget: roco (the default), h2o, tova, recency, random; or full."),
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="What may stay in the KV cache: tokens (1024), a share (25%) or bytes (64MB).")
     ] = None,

@@ -144,12 +144,10 @@ def _measure() -> None:
 
 def _policy(policy: str | None, budget: str | None) -> tuple[str, KVBudget | None]:
     """Policy and budget as asked for, checked before anything is loaded."""
-    from epic_rag.evict import parse_budget, parse_policy
+    from epic_rag.evict import as_budget, choose_policy
 
-    limit = None if budget is None else parse_budget(budget)
-    chosen = policy or ("full" if limit is None else "roco")
-    parse_policy(chosen, limit)
-    return chosen, limit
+    limit = as_budget(budget)
+    return choose_policy(policy, limit).name, limit
 
 
 def _read(file: str) -> str:

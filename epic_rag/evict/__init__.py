@@ -3,7 +3,7 @@
 from epic_rag.evict.budget import KVBudget, as_budget, parse_budget
 from epic_rag.evict.decode_cache import SlotKeeper
 from epic_rag.evict.keeping import Keeping
-from epic_rag.evict.policies import H2O, POLICIES, TOVA, Full, Random, Recency, parse_policy
+from epic_rag.evict.policies import H2O, POLICIES, TOVA, Full, Random, Recency, choose_policy, parse_policy
 from epic_rag.evict.ranking import Policy, Ranking
 from epic_rag.evict.roco import RoCo
 from epic_rag.evict.scores import Granularity, SlotScores
@@ -28,6 +28,7 @@ __all__ = [
     "SlotView",
     "as_budget",
     "choose",
+    "choose_policy",
     "evict",
     "parse_budget",
     "parse_policy",

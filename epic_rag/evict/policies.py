@@ -149,6 +149,15 @@ POLICIES: dict[str, Callable[[str], Policy | None]] = {
 """Name -> what makes the policy from the parameter behind a colon, '' for none; None for one it does not know."""
 
 
+def choose_policy(text: str | None, budget: KVBudget | None) -> Policy:
+    """The policy that `text` names; for None `roco`, or `full` where there is no budget.
+
+    Raises:
+        ConfigError: as `parse_policy` does.
+    """
+    return parse_policy(text or ("full" if budget is None else "roco"), budget)
+
+
 def parse_policy(text: str, budget: KVBudget | int | None) -> Policy:
     """The policy that `text` names: a name of `POLICIES`, some with a parameter, as in `roco:head` or `random:7`.
 
