@@ -44,9 +44,9 @@ def budget_table(result: dict[str, Any]) -> str:
     where = (
         f"Decoding at 8,000 tokens takes {full['median'] * 1e3:.0f} ms a token with everything kept and "
         f"{roco['median'] * 1e3:.0f} ms under a budget of 1,024 with `roco`; at 1,024 tokens "
-        f"{short['median'] * 1e3:.0f} ms. Evicting a linked prompt of 4,096 tokens to a quarter takes {row['evict_seconds'] * 1e3:.0f} ms, "
-        f"{row['evict_share']:.1%} of linking with `lego:4`; gathering scores while linking adds "
-        f"{row['scores_share']:.0%} ([budget.json](benchmarks/results/budget.json))."
+        f"{short['median'] * 1e3:.0f} ms. Evicting a linked prompt of 4,096 tokens to a quarter takes "
+        f"{row['evict_seconds'] * 1e3:.0f} ms, {row['evict_share']:.1%} of linking with `lego:4`; gathering scores "
+        f"meanwhile adds {row['scores_share']:.0%} ([budget.json](benchmarks/results/budget.json))."
     )
     return "\n".join([*lines, "", where])
 

@@ -124,7 +124,7 @@ def test_what_is_kept_is_what_eager_attention_says(case: str) -> None:
     chosen = RoCo("head").keep(scores.view("head"), torch.zeros(61, dtype=torch.bool), 20).int()
     model.set_attn_implementation(BUDGET_ATTENTION)
     for stride in (41, 64):  # the rows of a fused prefill, evicted once
-        cache = BudgetCache(model.config, 20, stride_tokens=stride)
+        cache = BudgetCache(model.config, 20, policy="roco:head", stride_tokens=stride)
         run(model, prompt, cache, max_new_tokens=1, min_new_tokens=1)
         assert torch.equal(kept(cache).flatten(0, 1), chosen)
 
