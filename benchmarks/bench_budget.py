@@ -92,7 +92,7 @@ def evict(model: LanguageModel, rounds: int) -> dict[str, object]:
             for policy in ("full", *POLICIES):
                 budget = None if policy == "full" else KVBudget(ratio=0.25)
                 began = perf_counter()
-                keeping = Keeping(model, prompt, parse_policy(policy, budget), budget)
+                keeping = Keeping(model, prompt, parse_policy(policy, budget), budget, 32)
                 linked = link(model, prompt, stored, parse_selector(selector), spare_tokens=32, scores=keeping.sink)
                 between = perf_counter()
                 keeping.evict(linked.cache)

@@ -50,7 +50,7 @@ class BudgetBench(Bench):
     def linked(self, prompt: Prompt, policy: str, share: float | None) -> tuple[Linked, Keeping]:
         """The prompt, linked and evicted."""
         budget = None if share is None else KVBudget(ratio=share)
-        keeping = Keeping(self.model, prompt, parse_policy(policy, budget), budget)
+        keeping = Keeping(self.model, prompt, parse_policy(policy, budget), budget, 32)
         stored = self.encoded(self.encoding, prompt)
         linked = link(self.model, prompt, stored, self.selector, spare_tokens=32, scores=keeping.sink)
         keeping.evict(linked.cache)

@@ -105,7 +105,11 @@ def ask(
     yield Context(draft.sources)
 
     with clock.stage("link"):
-        keeping = Keeping(engine.model, prompt, policy, as_budget(options.budget) if engine.model.can_link else None)
+        budget = as_budget(options.budget)
+        if budget is not None and not engine.model.can_link:
+            draft.warn("the budget is not applied: this model answers with full prefills only")
+            budget = None
+        keeping = Keeping(engine.model, prompt, policy, budget, options.decode.max_tokens)
         linked = link(
             engine.model,
             prompt,

@@ -74,6 +74,10 @@ class Draft:
         self._cite([(chunk.key, chunk.tier) for chunk in reversed(passages)])
         return [chunk.kv for chunk in loaded.chunks]
 
+    def warn(self, warning: str) -> None:
+        """Add a warning to the answer."""
+        self._warnings.append(warning)
+
     def linked(self, num_recomputed: int, num_kept: int, keeping: Keeping) -> None:
         """Take the counts of the stages link and evict."""
         self._num_recomputed, self._num_kept = num_recomputed, num_kept

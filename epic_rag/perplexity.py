@@ -16,7 +16,7 @@ from epic_rag.errors import PromptError
 from epic_rag.evict import KVBudget, parse_policy
 from epic_rag.generate.bounded import BoundedKV
 from epic_rag.generate.bounds import Bounds
-from epic_rag.generate.options import check_stride
+from epic_rag.generate.options import check_budget, check_stride
 from epic_rag.generate.run import check_prompt
 from epic_rag.model import LanguageModel
 
@@ -76,6 +76,7 @@ def perplexity(
         PromptError: fewer than 2 tokens, or more than the model knows positions.
         ConfigError: unknown policy, a stride below 1, or a budget that fits neither policy nor model.
     """
+    check_budget(budget)
     chosen = parse_policy(policy, budget)
     check_stride(stride_tokens)
     check_prompt(model, len(token_ids))

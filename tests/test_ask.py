@@ -228,6 +228,10 @@ def test_prefix_and_question_stay_under_the_smallest_budget_and_that_is_said(eng
     )
 
 
+def test_a_huge_budget_reserves_nothing_beyond_the_prompt(engine: Engine) -> None:
+    assert answer(engine, budget=10**14).answer == answer(engine).answer
+
+
 def test_sampling_repeats_with_a_seed(engine: Engine) -> None:
     def sampled(seed: int) -> str:
         how = DecodeOptions(max_tokens=12, temperature=1.5, seed=seed)

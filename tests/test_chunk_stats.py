@@ -31,7 +31,7 @@ def own_attention(case: str, token_ids: list[int], num_kv_heads: int) -> torch.T
 @pytest.mark.parametrize("prefix", [0, 13])
 def test_mean_and_population_deviation_over_the_rows_that_see_a_token(case: str, prefix: int) -> None:
     model, before, chunk = make_tiny(case), ids(prefix, 1), ids(90, 2)
-    kv = Encoder(model, before).encode(chunk)
+    kv = Encoder(model, before, statistics=True).encode(chunk)
     assert kv.stats is not None
     assert kv.stats.shape == (2, model.num_kv_heads, 2, 90)
     rows = own_attention(case, before + chunk, model.num_kv_heads)[..., prefix:, prefix:]
@@ -46,7 +46,7 @@ def test_attention_that_goes_to_the_prefix_is_not_given_back() -> None:
     model = make_tiny("llama")
     received = []
     for prefix in ([], ids(200, 3)):
-        stats = Encoder(model, prefix).encode(ids(50)).stats
+        stats = Encoder(model, prefix, statistics=True).encode(ids(50)).stats
         assert stats is not None
         counts = torch.arange(50, 0, -1)
         received.append(float((stats[0, :, 0].float() * counts).sum(dim=-1).mean()))
@@ -65,7 +65,7 @@ def test_keys_and_values_are_the_same_to_the_bit_without(dtype: torch.dtype) -> 
 
 
 def test_a_chunk_of_one_token_has_no_deviation() -> None:
-    stats = Encoder(make_tiny("llama"), ()).encode([5]).stats
+    stats = Encoder(make_tiny("llama"), (), statistics=True).encode([5]).stats
     assert stats is not None
     assert torch.equal(stats[:, :, 0], torch.ones(2, 2, 1, dtype=torch.float16))
     assert torch.equal(stats[:, :, 1], torch.zeros(2, 2, 1, dtype=torch.float16))
@@ -79,7 +79,7 @@ def test_a_constant_column_gives_no_nan() -> None:
 
 def test_a_store_gives_back_what_was_measured() -> None:
     model, chunk = make_tiny("llama", torch.bfloat16), ids(40)
-    kv, profile = Encoder(model, ()).encode(chunk), exact_profile(model)
+    kv, profile = Encoder(model, (), statistics=True).encode(chunk), exact_profile(model)
     key = chunk_key(profile, chunk)
     with open_store("memory://") as store:
         store.put(key, kv, profile=profile, encode_seconds=0.1)

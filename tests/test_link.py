@@ -62,8 +62,8 @@ def model() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def stored(model: LanguageModel) -> list[ChunkKV]:
-    encoder = Encoder(model, (1, 2, 3))
-    return [Encoder(model, ()).encode(PROMPT.prefix_ids), *map(encoder.encode, PROMPT.chunk_ids)]
+    encoder = Encoder(model, (1, 2, 3), statistics=True)
+    return [Encoder(model, (), statistics=True).encode(PROMPT.prefix_ids), *map(encoder.encode, PROMPT.chunk_ids)]
 
 
 def test_chunks_seed_first_and_rows_add_to_them(model: LanguageModel, stored: list[ChunkKV]) -> None:

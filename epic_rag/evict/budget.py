@@ -10,6 +10,7 @@ from epic_rag.errors import ConfigError
 from epic_rag.kvstore.address import parse_size
 
 _FORMS = "write tokens (1024), a share of the prompt (25% or 0.25) or bytes (64MB)"
+_MOST_DIGITS = 24
 _TOKENS = re.compile(r"\d{1,15}")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%|(\d+\.\d+)")
 
@@ -73,9 +74,13 @@ def as_budget(budget: KVBudget | int | str | None) -> KVBudget | None:
     Raises:
         ConfigError: it is none.
     """
-    if isinstance(budget, int):
+    if isinstance(budget, str):
+        return parse_budget(budget)
+    if isinstance(budget, int) and not isinstance(budget, bool):
         return KVBudget(tokens=budget)
-    return parse_budget(budget) if isinstance(budget, str) else budget
+    if budget is not None and not isinstance(budget, KVBudget):
+        raise ConfigError(f"{budget!r} is no KV budget: {_FORMS}, or an int, or a KVBudget")
+    return budget
 
 
 def parse_budget(text: str) -> KVBudget:
@@ -85,6 +90,8 @@ def parse_budget(text: str) -> KVBudget:
         ConfigError: says how a budget is written, or what is out of range.
     """
     text = text.strip()
+    if len(text) > _MOST_DIGITS or re.fullmatch(r"\d{16,}", text):
+        raise ConfigError(f"'{text[:20]}…' is no KV budget: {_FORMS}")
     if _TOKENS.fullmatch(text):
         return KVBudget(tokens=int(text))
     share = _SHARE.fullmatch(text)

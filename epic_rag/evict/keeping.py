@@ -32,8 +32,17 @@ class Keeping:
         budget_tokens: slots that may stay; None: all.
     """
 
-    def __init__(self, model: LanguageModel, prompt: Prompt, policy: Policy, budget: KVBudget | None) -> None:
+    def __init__(
+        self, model: LanguageModel, prompt: Prompt, policy: Policy, budget: KVBudget | None, answer_tokens: int
+    ) -> None:
         """Prepare.
+
+        Args:
+            model: the language model.
+            prompt: what is linked.
+            policy: chooses.
+            budget: what may stay; None: all.
+            answer_tokens: tokens of the answer, at most; a budget that holds them too evicts nothing.
 
         Raises:
             ConfigError: a budget in bytes that holds no token.
@@ -44,8 +53,8 @@ class Keeping:
         self._policy = policy
         self._scores: SlotScores | None = None
         self._pinned = len(prompt.prefix_ids), len(prompt.suffix_ids)
-        if self.budget_tokens is not None and policy.needs_scores:
-            room = max(prompt.num_tokens, self.budget_tokens) + 1
+        room = prompt.num_tokens + answer_tokens
+        if self.budget_tokens is not None and self.budget_tokens < room and policy.needs_scores:
             self._scores = SlotScores(model.num_layers, model.num_kv_heads, room, model.device)
             self.sink = self._scores if isinstance(policy, RoCo) and policy.seeded else RowsOnly(self._scores)
 

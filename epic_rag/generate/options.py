@@ -46,6 +46,7 @@ class GenerateOptions:
         if self.mode not in MODES:
             raise ConfigError(f"unknown mode '{self.mode}': expected one of {', '.join(MODES)}")
         check_stride(self.stride_tokens)
+        check_budget(self.budget)
         parse_policy(self.policy, self.budget)
         if self.compat is None:
             return
@@ -63,3 +64,9 @@ def check_stride(stride_tokens: int) -> None:
     """
     if stride_tokens < 1:
         raise ConfigError(f"the stride must be at least 1 token, got {stride_tokens}")
+
+
+def check_budget(budget: object) -> None:
+    """Raise ConfigError for what is no budget."""
+    if budget is not None and not isinstance(budget, KVBudget):
+        raise ConfigError(f"budget {budget!r}: expected a KVBudget; epic_rag.evict.as_budget makes one of it")

@@ -90,6 +90,8 @@ class Generation:
         Yields:
             One piece a token, possibly without text, and a last one with what was held back.
         """
+        if self._ttft_seconds:
+            raise ConfigError("a Generation answers once: make another one to answer again")
         model, how = self._model, self._options.decode
         stream, began = TextStream(model.tokenizer, how.stop), perf_counter()
         logits = self._kv.prefill(self._prompt_ids)

@@ -30,7 +30,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from epic_rag.config import DEFAULT_STRIDE_TOKENS
 from epic_rag.errors import ConfigError, UnsupportedModelError
-from epic_rag.evict import KVBudget, parse_policy
+from epic_rag.evict import KVBudget, as_budget, parse_policy
 from epic_rag.model.budget_batch import BudgetBatch
 from epic_rag.model.budget_row import Limits
 from epic_rag.model.forward import ATTENTION_NAME
@@ -63,7 +63,7 @@ class BudgetCache(Cache):
     def __init__(
         self,
         config: PretrainedConfig,
-        budget: int | KVBudget,
+        budget: int | str | KVBudget,
         policy: str = "roco",
         stride_tokens: int = DEFAULT_STRIDE_TOKENS,
     ) -> None:
@@ -71,7 +71,7 @@ class BudgetCache(Cache):
 
         Args:
             config: the model's.
-            budget: slots of each sequence, or their bytes.
+            budget: slots of each sequence (1024), or their bytes ("64MB").
             policy: which tokens are evicted: a name of `epic_rag.evict.POLICIES`, but `full`.
             stride_tokens: tokens of the prompt between two evictions.
 
@@ -81,11 +81,13 @@ class BudgetCache(Cache):
         """
         check_config(config, str(config.name_or_path or config.model_type))
         register_budget_attention()
-        self._budget = KVBudget(tokens=budget) if isinstance(budget, int) else budget
-        if self._budget.ratio is not None:
+        limit = as_budget(budget)
+        if limit is None or limit.ratio is not None:
             raise ConfigError(
-                "a share of the prompt is no budget here: its length is not known yet; give tokens or bytes"
+                f"a BudgetCache needs tokens or bytes, got {budget!r}: a share of the prompt cannot be taken, as its "
+                "length is not known yet"
             )
+        self._budget = limit
         if stride_tokens < 1:
             raise ConfigError(f"the stride must be at least 1 token, got {stride_tokens}")
         self._policy = parse_policy(policy, self._budget)
@@ -157,17 +159,20 @@ class BudgetCache(Cache):
         Raises:
             ConfigError: the mask is not causal, or the batch has another size than before.
         """
-        self._awaits_attention = False
         if self._batch is None:
             self._batch = BudgetBatch.like(keys, len(self.layers), self._limits(keys))
         num_sequences, num_columns = len(self._batch.rows), keys.shape[2]
         if layer == 0:
+            self._awaits_attention = False  # so far nothing has changed: what is refused here does no harm
             if keys.shape[0] != num_sequences:
                 raise ConfigError(
                     f"a BudgetCache of {num_sequences} sequences was given {keys.shape[0]}: use a new one"
                 )
-            self._batch.begin(num_columns, _valid_tokens(mask, num_sequences, num_columns))
+            valid = _valid_tokens(mask, num_sequences, num_columns)
+            self._awaits_attention = True
+            self._batch.begin(num_columns, valid)
         out = self._batch.attend(layer, queries, keys, values, scale)
+        self._awaits_attention = False
         self._next_layer = (layer + 1) % len(self.layers)
         if self._next_layer == 0:
             self._batch.finish()

@@ -110,7 +110,7 @@ def test_text_output_names_sources_and_stages(filled: Cli) -> None:
         (("ingest", "docs", "--device", "cuda:99"), 2, "cannot use device 'cuda:99'"),
         (("stats",), 2, "make one with `epic-rag ingest"),
         (("ask", QUESTION, "--selector", "magic"), 2, "unknown selector 'magic': expected one of none, lego:K, full"),
-        (("ask", QUESTION, "--policy", "full", "--budget", "9"), 2, "use --policy recency"),
+        (("ask", QUESTION, "--policy", "full", "--budget", "9"), 2, "use --policy roco"),
         (("ask", QUESTION, "--k", "0"), 2, "k, the number of passages"),
         (("ask", QUESTION, "--top-p", "2"), 2, "top-p must be"),
         (("ingest", "docs", "--model", "no/such-model"), 2, "cannot load model 'no/such-model'"),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epic_rag.errors import ConfigError
-from epic_rag.evict import KVBudget, parse_budget
+from epic_rag.evict import KVBudget, as_budget, parse_budget
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,9 @@ def test_tokens_and_bytes() -> None:
     assert KVBudget(size_bytes=100).resolve(10_000, 100) == 1
     with pytest.raises(ConfigError, match="99 bytes holds no token: one takes 100 bytes"):
         KVBudget(size_bytes=99).resolve(10_000, 100)
+
+
+@pytest.mark.parametrize("budget", [0.25, True, [1], "9" * 16, "9" * 5000, f"{'9' * 400}GB", f"{'9' * 400}%"])
+def test_what_is_no_budget_is_refused_whatever_its_type(budget: object) -> None:
+    with pytest.raises(ConfigError, match="is no KV budget"):
+        as_budget(budget)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from epic_rag.generate.bounded import BoundedKV
 from epic_rag.generate.bounds import Bounds
 from epic_rag.kv_cache import KVCache
 from epic_rag.model import LanguageModel
+from epic_rag.model.budget_row import Rows
 from epic_rag.model.hf_cache import BUDGET_ATTENTION, BudgetCache, register_budget_attention
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -260,10 +262,32 @@ def test_a_forward_that_broke_off_needs_a_reset() -> None:
     assert run(model, PROMPTS[0], cache) == run(model, PROMPTS[0], BudgetCache(model.config, 20))
 
 
+@pytest.mark.parametrize("part", [1, 3])
+def test_a_first_layer_that_broke_off_needs_a_reset_too(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slots and statistics have changed by then."""
+    model, calls = hf_model(), []
+    cache, real = BudgetCache(model.config, 8, stride_tokens=4), Rows.attend
+
+    def attend(self: Rows, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == part:
+            raise MemoryError
+        return real(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "attend", attend)
+        with pytest.raises(MemoryError):
+            run(model, PROMPTS[0], cache)
+    with pytest.raises(ConfigError, match=r"a forward was broken off: call cache.reset\(\)"):
+        run(model, PROMPTS[0], cache)
+    cache.reset()
+    assert run(model, PROMPTS[0], cache) == run(model, PROMPTS[0], BudgetCache(model.config, 8, stride_tokens=4))
+
+
 def test_what_does_not_fit_is_refused_in_words() -> None:
     model = hf_model()
     config = model.config
-    with pytest.raises(ConfigError, match="a share of the prompt is no budget here"):
+    with pytest.raises(ConfigError, match="a share of the prompt cannot be taken"):
         BudgetCache(config, KVBudget(ratio=0.5))
     with pytest.raises(ConfigError, match="policy 'full' keeps every token"):
         BudgetCache(config, 20, "full")
