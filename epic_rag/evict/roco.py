@@ -31,14 +31,14 @@ class RoCo(Ranking):
     Differs from EasyKV, which `epic_rag.evict.easykv` reproduces: budgets are exact rather than rounded to the stride,
     sinks are protected in all phases, any number of slots can go at once, the prompt can be evicted, and guards never
     take more than `DECODE_SHARE` of a small budget nor sinks more than half of it. The heads of a layer keep the same
-    tokens, by the mean of their statistics, which lost less in everything measured (`benchmarks/bench_budget_ppl.py`).
+    tokens, by the mean of their statistics, which lost less on most of what was tried (docs/architecture.md).
 
     Attributes:
         granularity: `head` lets every head choose for itself, as EasyKV does.
         needs_scores: True.
         seeded: on a linked prompt, begin with the statistics stored with its chunks, where they were ingested with
             some. They come from rows of the chunk alone, many more than those of the question, and drown what the
-            question attends to: worse in everything measured (`benchmarks/bench_budget_qa.py`), hence not the default.
+            question attends to: worse on what was tried (docs/architecture.md), hence not the default.
     """
 
     granularity: Granularity = "layer"
