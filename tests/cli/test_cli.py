@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,15 @@ def wait_for(condition: object, seconds: float = 120.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.fixture
+def _ctrl_c_is_heard() -> Iterator[None]:
+    """Tests that run in the background of a shell are started with SIGINT ignored, and hand that on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_heard")
 def test_ctrl_c_in_the_middle_of_an_ingest_and_a_clean_resume(cli: Cli) -> None:
     write_corpus(cli.folder / "docs", 150, sentences=40)
     blobs = cli.folder / "store" / "blobs"
