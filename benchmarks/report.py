@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common import RESULTS, ROOT
+from benchmarks.report_budget import budget_table
 
 README = ROOT / "README.md"
 _BLOCK = re.compile(r"<!-- FIGURES:(\w+) -->\n.*?<!-- /FIGURES -->", re.DOTALL)
@@ -142,6 +143,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "store": ("store", store_table),
     "codecs": ("store", codecs_table),
     "int8": ("codecs_quality", int8_table),
+    "budget": ("budget", budget_table),
 }
 
 

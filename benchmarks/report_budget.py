@@ -1,35 +1,8 @@
-"""The README's tables about KV budgets."""
+"""The README's table about KV budgets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-
-def budget_ppl_table(result: dict[str, Any]) -> str:
-    """What a budget costs in perplexity."""
-    table, settings = result["table"], result["settings"]
-    lines = _by_share(table, lambda row: f"{row['over_full']:.3f} +- {row['over_full_standard_error']:.3f}")
-    where = (
-        "Loss above that with everything kept, in nats a token, by the share of a text's "
-        f"{settings['tokens']:,} tokens that stays: SmolLM2-135M, {settings['dtype']}, {len(settings['texts'])} texts "
-        f"of Python's documentation, stride {settings['stride']}; with everything kept the perplexity is "
-        f"{table['full']['perplexity']:.2f} ([budget_ppl.json](benchmarks/results/budget_ppl.json))."
-    )
-    return "\n".join([*lines, "", where])
-
-
-def budget_qa_table(result: dict[str, Any]) -> str:
-    """What a budget costs in linked answers."""
-    table, settings, full = result["table"], result["settings"], result["table"]["full"]
-    lines = _by_share(table, lambda row: f"{row['kl']:.2f} +- {row['kl_standard_error']:.2f}; {row['f1']:.2f}")
-    where = (
-        "KL to a full prefill over the gold answer, and F1 of greedy answers, by the share of the prompt that stays: "
-        f"{settings['questions']} questions of XQuAD, 8 paragraphs, {settings['encoding']}, {settings['selector']}. "
-        f"With everything kept: {full['kl']:.2f} +- {full['kl_standard_error']:.2f}; {full['f1']:.2f} +- "
-        f"{full['f1_standard_error']:.2f} ([budget_qa.json](benchmarks/results/budget_qa.json))."
-    )
-    return "\n".join([*lines, "", where])
 
 
 def budget_table(result: dict[str, Any]) -> str:
@@ -49,12 +22,3 @@ def budget_table(result: dict[str, Any]) -> str:
         f"meanwhile adds {row['scores_share']:.0%} ([budget.json](benchmarks/results/budget.json))."
     )
     return "\n".join([*lines, "", where])
-
-
-def _by_share(table: dict[str, Any], cell: Callable[[dict[str, float]], str]) -> list[str]:
-    """One line a policy, one column a share; rows are named `policy share`."""
-    names = [name.rsplit(" ", 1) for name in table if name != "full"]
-    policies, shares = (list(dict.fromkeys(parts)) for parts in zip(*names, strict=True))
-    head = [f"| policy | {' | '.join(share.replace('.0%', '%') for share in shares)} |", f"|---{'|---' * len(shares)}|"]
-    rows = [" | ".join(cell(table[f"{policy} {share}"]) for share in shares) for policy in policies]
-    return [*head, *(f"| `{policy}` | {row} |" for policy, row in zip(policies, rows, strict=True))]
