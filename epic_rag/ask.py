@@ -51,11 +51,12 @@ class AskOptions:
         choose_policy(self.policy, as_budget(self.budget))
 
 
-def choose(model: LanguageModel, options: AskOptions) -> tuple[Selector, Policy]:
-    """Selector and policy of the options; `full` and `full` for a model that cannot be linked."""
+def choose(model: LanguageModel, options: AskOptions) -> tuple[Selector, Policy, KVBudget | None]:
+    """Selector, policy and budget of the options; `full`, `full` and none for a model that cannot be linked."""
     if not model.can_link:
-        return FullSelector(), Full()
-    return parse_selector(options.selector), choose_policy(options.policy, as_budget(options.budget))
+        return FullSelector(), Full(), None
+    budget = as_budget(options.budget)
+    return parse_selector(options.selector), choose_policy(options.policy, budget), budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def ask(
         ConfigError: the question is empty.
     """
     options = options or AskOptions()
-    selector, policy = choose(engine.model, options)
+    selector, policy, budget = choose(engine.model, options)
     clock, draft = StageClock(), Draft(engine, question, selector, policy)
 
     with clock.stage("retrieve"):
@@ -105,10 +106,8 @@ def ask(
     yield Context(draft.sources)
 
     with clock.stage("link"):
-        budget = as_budget(options.budget)
-        if budget is not None and not engine.model.can_link:
+        if options.budget is not None and budget is None:
             draft.warn("the budget is not applied: this model answers with full prefills only")
-            budget = None
         keeping = Keeping(engine.model, prompt, policy, budget, options.decode.max_tokens)
         linked = link(
             engine.model,

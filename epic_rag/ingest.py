@@ -159,7 +159,7 @@ def _encode_missing(engine: Engine, sources: Sequence[str], report: IngestReport
     loader = engine.loader
     total = sum(record.num_passages for record in map(engine.index.document, sources) if record)
     for source in sources:
-        chunks = [engine.token_ids(passage) for passage in engine.index.document_passages(source)]
+        chunks = _chunks(engine, source)
         for token_ids, is_stored in zip(chunks, loader.are_stored(chunks), strict=True):
             report.chunks += 1
             if is_stored:
@@ -183,10 +183,14 @@ def _count_lost(engine: Engine, sources: Sequence[str], report: IngestReport) ->
         return
     lost = 0
     for source in sources:
-        chunks = [engine.token_ids(passage) for passage in engine.index.document_passages(source)]
-        lost += engine.loader.are_stored(chunks).count(False)
+        lost += engine.loader.are_stored(_chunks(engine, source)).count(False)
     if lost:
         report.warnings.append(f"{lost} of {report.chunks} chunks gave way to others in the store: raise its budget")
+
+
+def _chunks(engine: Engine, source: str) -> list[tuple[int, ...]]:
+    """The token ids of a document's passages."""
+    return [engine.token_ids(passage) for passage in engine.index.document_passages(source)]
 
 
 def _encode(loader: Loader, token_ids: Sequence[int]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import sys
@@ -13,6 +12,7 @@ import typer
 
 from epic_rag import config
 from epic_rag.cli.guard import guarded
+from epic_rag.cli.output import print_json
 
 if TYPE_CHECKING:
     from epic_rag.evict import KVBudget
@@ -94,7 +94,7 @@ def generate_command(
         typer.echo(_line(report), err=True)
         return
     named = {"policy": chosen, "budget": report.budget_tokens, "mode": mode, "stride": stride, "compat": compat}
-    _print_json({"answer": answer, **_figures(report), **named, "model": loaded.name})
+    print_json({"answer": answer, **_figures(report), **named, "model": loaded.name})
 
 
 def perplexity_command(
@@ -133,7 +133,7 @@ def perplexity_command(
         texts_found = [_text_figures(file, found) for file, found in measured]
         named = {"policy": chosen, "budget": budget, "stride": stride, "model": loaded.name}
         summary = {"nll": mean, "nll_standard_error": error, "perplexity": math.exp(mean)}
-        _print_json({**summary, "texts": texts_found, **named})
+        print_json({**summary, "texts": texts_found, **named})
     elif error is not None:
         typer.echo(f"{math.exp(mean):.3f}  mean of {len(measured)} texts  (nll {mean:.4f} +- {error:.4f})")
 
@@ -212,7 +212,3 @@ def _mean(values: list[float]) -> tuple[float, float | None]:
     """Mean and its standard error; None for a single value."""
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return statistics.fmean(values), error
-
-
-def _print_json(values: dict[str, object]) -> None:
-    typer.echo(json.dumps(values, ensure_ascii=False, indent=2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epic_rag.cli.guard import PARTLY, guarded
+from epic_rag.cli.output import print_json
 
 if TYPE_CHECKING:
     from epic_rag.kvstore.scrub import Progress
@@ -49,12 +49,14 @@ def verify_command(
     with _opened(uri, config.store_key()) as opened, _bar("check", quiet=as_json) as progress:
         report = opened.verify(progress, quarantine=quarantine)
     if as_json:
-        _print_json(
-            store=mask_uri(uri),
-            checked=report.checked,
-            damaged=_named(report.damaged),
-            unreadable=_named(report.unreadable),
-            quarantined=quarantine,
+        print_json(
+            {
+                "store": mask_uri(uri),
+                "checked": report.checked,
+                "damaged": _named(report.damaged),
+                "unreadable": _named(report.unreadable),
+                "quarantined": quarantine,
+            }
         )
     else:
         _list("damaged", report.damaged)
@@ -98,7 +100,7 @@ def prune_command(
     with _opened(uri, config.store_key()) as opened, _bar("remove", quiet=as_json) as progress:
         report = prune(opened, options, progress)
     if as_json:
-        _print_json(store=mask_uri(uri), dry_run=dry_run, **asdict(report))
+        print_json({"store": mask_uri(uri), "dry_run": dry_run, **asdict(report)})
         return
     why = ", ".join(f"{count} by --{name}" for name, count in report.removed.items() if count) or "none"
     typer.echo(f"{'would remove' if dry_run else 'removed'}: {why}, {_megabytes(report.removed_bytes)}")
@@ -148,14 +150,16 @@ def _copy(source_uri: str, target_uri: str, *, as_json: bool, seal: bool = False
         report = copy_store(source, target, progress, seal=seal)
     seconds = perf_counter() - began
     if as_json:
-        _print_json(
-            source=mask_uri(source_uri),
-            target=mask_uri(target_uri),
-            copied=report.copied,
-            present=report.present,
-            copied_bytes=report.copied_bytes,
-            left_out=_named(report.left_out),
-            seconds=seconds,
+        print_json(
+            {
+                "source": mask_uri(source_uri),
+                "target": mask_uri(target_uri),
+                "copied": report.copied,
+                "present": report.present,
+                "copied_bytes": report.copied_bytes,
+                "left_out": _named(report.left_out),
+                "seconds": seconds,
+            }
         )
     else:
         _list("left out", report.left_out)
@@ -216,7 +220,3 @@ def _named(blobs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
 
 def _megabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:.1f} MB"
-
-
-def _print_json(**values: object) -> None:
-    typer.echo(json.dumps(values, ensure_ascii=False, indent=2))

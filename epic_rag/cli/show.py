@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from epic_rag.ask import Context, Delta
+from epic_rag.cli.output import print_json
 from epic_rag.ingest import Progress as IngestProgress
 from epic_rag.metrics import STAGES
 from epic_rag.schema import Answer, IngestReport, Source
@@ -47,7 +47,7 @@ def ingest_progress(*, quiet: bool) -> Iterator[IngestProgress | None]:
 def show_ingest(report: IngestReport, *, as_json: bool) -> None:
     """Print an ingest's summary."""
     if as_json:
-        _print_json(report.to_dict())
+        print_json(report.to_dict())
         return
     for error in report.errors:
         typer.secho(f"left out: {error.source}: {error.reason}", fg="yellow", err=True)
@@ -71,7 +71,7 @@ def show_answer(events: Iterator[Context | Delta | Answer], *, as_json: bool) ->
     if answer is None:
         return
     if as_json:
-        _print_json(answer.to_dict())
+        print_json(answer.to_dict())
         return
     console.print("\n")
     for warning in answer.warnings:
@@ -113,7 +113,7 @@ def token_line(answer: Answer) -> str:
 def show_stats(report: StoreReport, *, as_json: bool) -> None:
     """Print what a store holds."""
     if as_json:
-        _print_json(report.to_dict())
+        print_json(report.to_dict())
         return
     console = Console(highlight=False)
     console.print(f"store:     {escape(report.store)}", soft_wrap=True)
@@ -128,7 +128,3 @@ def show_stats(report: StoreReport, *, as_json: bool) -> None:
     console.print(table)
     for advice in report.advice:
         console.print(f"advice: {escape(advice)}", soft_wrap=True)
-
-
-def _print_json(value: dict[str, object]) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))

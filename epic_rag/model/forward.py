@@ -13,7 +13,7 @@ No class is patched; outside a pass the model behaves as transformers' own, with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -131,12 +131,21 @@ def _attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    strange = [name for name in _UNKNOWN_TO_US if kwargs.get(name) is not None]
-    if strange:
-        raise UnsupportedModelError(f"the model's attention uses {', '.join(strange)}, which linking does not support")
+    check_plain(kwargs, "which linking does not support")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     out = row_pass.attend(query[0], key[0], value[0], scale)
     return out.transpose(0, 1)[None], None
+
+
+def check_plain(arguments: Mapping[str, object], why: str) -> None:
+    """Refuse what a model hands to its attention beyond queries, keys, values, mask and scale.
+
+    Raises:
+        UnsupportedModelError: names it, and ends with `why`.
+    """
+    strange = [name for name in _UNKNOWN_TO_US if arguments.get(name) is not None]
+    if strange:
+        raise UnsupportedModelError(f"the model's attention uses {', '.join(strange)}, {why}")
 
 
 def _identity_rotation(

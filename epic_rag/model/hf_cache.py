@@ -29,15 +29,14 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from epic_rag.config import DEFAULT_STRIDE_TOKENS
-from epic_rag.errors import ConfigError, UnsupportedModelError
+from epic_rag.errors import ConfigError
 from epic_rag.evict import KVBudget, as_budget, parse_policy
 from epic_rag.model.budget_batch import BudgetBatch
 from epic_rag.model.budget_row import Limits
-from epic_rag.model.forward import ATTENTION_NAME
+from epic_rag.model.forward import ATTENTION_NAME, check_plain
 from epic_rag.model.gate import check_config
 
 BUDGET_ATTENTION = "epic_rag_budget"
-_UNKNOWN_TO_US = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,9 +237,7 @@ def _budget_attention(
         usual: _Attention = ALL_ATTENTION_FUNCTIONS.get(ATTENTION_NAME, sdpa_attention_forward)
         return usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
     _STAGED.set(None)
-    strange = [name for name in _UNKNOWN_TO_US if kwargs.get(name) is not None]
-    if strange:
-        raise UnsupportedModelError(f"the model's attention uses {', '.join(strange)}, which a KV budget does not fit")
+    check_plain(kwargs, "which a KV budget does not fit")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     with torch.no_grad():
         out = staged.cache.attend(staged.layer, query, key, value, attention_mask, scale)
