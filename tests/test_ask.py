@@ -166,6 +166,11 @@ def test_eviction_keeps_the_budget(engine: Engine, policy: str, selector: str, m
     assert got.answer == answer(engine, policy=policy, budget=700, selector=selector).answer
 
 
+NO_STATISTICS = (
+    "4 of 4 passages have no stored statistics for policy 'roco:seeded': ingest with --statistics, or use policy 'roco'"
+)
+
+
 def test_statistics_stored_at_ingest_decide_only_where_they_are_asked_for(tmp_path: Path) -> None:
     folder, docs = tmp_path / "store", write_corpus(tmp_path / "docs")
     model = make_tiny("llama")
@@ -178,6 +183,9 @@ def test_statistics_stored_at_ingest_decide_only_where_they_are_asked_for(tmp_pa
         kept = {policy: kept_of(engine, policy) for policy in ("roco", "roco:seeded")}
         same = torch.equal(kept["roco"], kept["roco:seeded"])
         assert same == (name == "without")
+        told = answer(engine, policy="roco:seeded", budget="50%").warnings
+        assert told == (() if name == "with" else (NO_STATISTICS,))
+        assert answer(engine, policy="roco", budget="50%").warnings == ()
         for blob in keys[name]:
             engine.store.blobs.delete(blob)
     assert keys["without"] == keys["with"], "they are no part of the key"

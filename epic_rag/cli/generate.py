@@ -118,6 +118,8 @@ def perplexity_command(
 
     if max_tokens is not None and max_tokens < 2:
         raise ConfigError(f"--max-tokens must be at least 2, got {max_tokens}: the first token is not predicted")
+    if files.count("-") > 1:
+        raise ConfigError(f"standard input can be read once only, got '-' {files.count('-')} times")
     chosen, limit = _policy(policy, budget)
     texts = [_read(file) for file in files]
     loaded = _load(model, dtype, device)

@@ -32,7 +32,7 @@ def guarded(command: Callable[Params, None]) -> Callable[Params, None]:
         _quiet()
         try:
             command(*args, **kwargs)
-        except (typer.Exit, typer.Abort):
+        except (typer.Exit, typer.Abort, BrokenPipeError):  # whoever read the output has left: typer ends in silence
             raise
         except (EpicError, StoreError, RetrieverError, OSError) as error:
             typer.secho(f"error: {error}", fg="red", err=True)

@@ -29,6 +29,8 @@ class SlotKeeper:
         budget_tokens: int,
         pinned_head: int = 0,
         pinned_tail: int = 0,
+        *,
+        trims: bool = False,
     ) -> None:
         """Take over a cache after the stage evict.
 
@@ -39,6 +41,7 @@ class SlotKeeper:
             budget_tokens: slots the cache may hold; where pinned slots alone fill it, one more than they are.
             pinned_head: so many first slots stay.
             pinned_tail: so many of the N slots stay, counted from the end.
+            trims: give the memory of slots beyond the budget back when the first token comes.
 
         Raises:
             ValueError: the scores are not of these slots, or the cache exceeds the budget or has no room for it.
@@ -55,6 +58,7 @@ class SlotKeeper:
         self._cache, self._scores, self._policy = cache, scores, policy
         self._pinned = pin(self.budget_tokens, pinned_head, 0, cache.keys.device)
         self._pinned[: cache.length] |= pinned
+        self._trims = trims
 
     @property
     def sink(self) -> SlotScores | None:
@@ -68,6 +72,10 @@ class SlotKeeper:
             The slot to name to the model's forward; in a full cache the last one, whose row sees all slots, while the
             token is written where each layer and head has made room.
         """
+        if self._trims:
+            self._cache.trim(self.budget_tokens)
+            self._scores.trim(self.budget_tokens)
+            self._trims = False
         position = self._cache.next_position
         if self._cache.length < self.budget_tokens:
             self._scores.append(1, position)

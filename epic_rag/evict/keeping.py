@@ -64,13 +64,13 @@ class Keeping:
         return sum(self._pinned)
 
     def evict(self, cache: KVCache) -> int:
-        """Bring a linked prompt down to the budget, and give back the memory of what went; returns the slots kept."""
+        """Bring a linked prompt down to the budget; returns the slots kept.
+
+        The memory of what went is given back when the answer's second token comes, so that the first need not wait.
+        """
         if self.budget_tokens is None or self.budget_tokens >= cache.capacity:
             return cache.length
         scores = self._scores or SlotScores.of_cache(cache)
         kept = evict(cache, self._policy, self.budget_tokens, *self._pinned, scores)
-        room = max(self.budget_tokens, self.pinned_tokens + 1)
-        cache.trim(room)
-        scores.trim(room)
-        self.keeper = SlotKeeper(cache, scores, self._policy, self.budget_tokens, *self._pinned)
+        self.keeper = SlotKeeper(cache, scores, self._policy, self.budget_tokens, *self._pinned, trims=True)
         return kept

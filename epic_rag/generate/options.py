@@ -52,6 +52,8 @@ class GenerateOptions:
             return
         if self.compat not in COMPATS:
             raise ConfigError(f"unknown compat '{self.compat}': expected {', '.join(COMPATS)}, or none")
+        if self.budget is None:
+            raise ConfigError(f"compat '{self.compat}' needs a budget, such as --budget 1024; got none")
         if self.policy != "roco":
             raise ConfigError(f"compat '{self.compat}' decides as EasyKV's RoCo: use policy roco, got '{self.policy}'")
 

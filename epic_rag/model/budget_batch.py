@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from epic_rag.model.budget_row import BudgetRow, Limits, Rows, observe
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Sequences that take one token in this forward, all in the same column and at the same slot."""
+
+    sequences: slice
+    column: slice
+    rows: Rows
 
 
 class BudgetBatch:
@@ -23,10 +33,9 @@ class BudgetBatch:
         """Take over slots, none in use yet."""
         self.keys, self.values, self._limits = keys, values, limits
         self.rows = [BudgetRow(keys[:, i], values[:, i], limits) for i in range(keys.shape[1])]
-        self._columns = 0
-        self._tokens: list[Tensor] | None = None
+        self._tokens: list[Tensor] = []
         self._slots: list[int | None] = []
-        self._groups: list[tuple[slice, Rows]] = []
+        self._steps: list[_Step] = []
         self._plans: dict[range, Rows] = {}
 
     @classmethod
@@ -46,12 +55,12 @@ class BudgetBatch:
 
     def begin(self, num_columns: int, valid: Tensor | None) -> None:
         """Begin a forward over `num_columns` new tokens, padding among them where `valid` (`[B, Q]` bool) is false."""
-        self._columns = num_columns
-        self._tokens = None if valid is None else [row.nonzero()[:, 0] for row in valid]
+        every = torch.arange(num_columns, device=self.keys.device)
+        self._tokens = [every] * len(self.rows) if valid is None else [row.nonzero()[:, 0] for row in valid]
         self._plans.clear()
-        if num_columns == 1:
-            self._slots = [row.next_slot() if self._takes(i) else None for i, row in enumerate(self.rows)]
-            self._groups = self._step_groups()
+        takes_one = [tokens.numel() == 1 for tokens in self._tokens]
+        self._slots = [row.next_slot() if one else None for row, one in zip(self.rows, takes_one, strict=True)]
+        self._steps = self._one_token_steps(num_columns)
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """Attention of the new tokens in one layer; their keys and values are written, others may be evicted.
@@ -66,47 +75,46 @@ class BudgetBatch:
         Returns:
             `[B, num_heads, Q, D]`; 0 for padding.
         """
-        one_layer = self._step if self._columns == 1 else self._prefill
-        return one_layer(layer, queries, keys, values, scale)
+        out = torch.zeros_like(queries)
+        for i, (row, tokens) in enumerate(zip(self.rows, self._tokens, strict=True)):
+            if tokens.numel() == queries.shape[2] > 1:
+                out[i] = row.prefill(layer, queries[i], keys[i], values[i], scale, self._plans)
+            elif tokens.numel() > 1:
+                new = queries[i][:, tokens], keys[i][:, tokens], values[i][:, tokens]
+                out[i][:, tokens] = row.prefill(layer, *new, scale, self._plans)
+        for step in self._steps:
+            self._step(layer, step, (queries, keys, values), scale, out)
+        return out
 
     def finish(self) -> None:
         """End the forward: all layers hold the new tokens."""
-        for i, row in enumerate(self.rows):
-            if self._columns > 1:
+        for row, slot in zip(self.rows, self._slots, strict=True):
+            if slot is None:
                 row.finish_prefill()
-            elif (slot := self._slots[i]) is not None:
+            else:
                 row.finish_step(slot)
 
-    def _takes(self, sequence: int) -> bool:
-        return self._tokens is None or self._tokens[sequence].numel() > 0
-
-    def _step_groups(self) -> list[tuple[slice, Rows]]:
-        """The whole batch where all stand at the same slot, so that its heads are one attention; else one by one."""
+    def _one_token_steps(self, num_columns: int) -> list[_Step]:
+        """The whole batch where all take one token and stand at one slot, its heads as one attention; else each."""
         places = {slot: self._limits.plan(slot, 1, self.keys) for slot in self._slots if slot is not None}
-        if len(places) == 1 and None not in self._slots:
-            return [(slice(0, len(self.rows)), next(iter(places.values())))]
-        return [(slice(i, i + 1), places[slot]) for i, slot in enumerate(self._slots) if slot is not None]
+        if len(places) == 1 and num_columns == 1 and None not in self._slots:
+            return [_Step(slice(0, len(self.rows)), slice(0, 1), next(iter(places.values())))]
+        steps = []
+        for i, (slot, tokens) in enumerate(zip(self._slots, self._tokens, strict=True)):
+            if slot is not None:
+                column = int(tokens)
+                steps.append(_Step(slice(i, i + 1), slice(column, column + 1), places[slot]))
+        return steps
 
-    def _step(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        out, num_heads = torch.zeros_like(queries), keys.shape[1]
-        for group, rows in self._groups:
-            members = self.rows[group]
-            for row, key, value in zip(members, keys[group], values[group], strict=True):
-                row.cache.write(layer, rows.plan.slots, key, value)
-            slots = self.keys[layer, group].flatten(0, 1), self.values[layer, group].flatten(0, 1)
-            mixed, seen = rows.attend(queries[group].flatten(0, 1), *slots, scale)
-            out[group] = mixed.view_as(out[group])
-            for i, row in enumerate(members):
-                observe(row.scores, layer, rows, seen, slice(i * num_heads, (i + 1) * num_heads))
-        return out
-
-    def _prefill(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        out = torch.zeros_like(queries)
-        for i, row in enumerate(self.rows):
-            if self._tokens is None:
-                out[i] = row.prefill(layer, queries[i], keys[i], values[i], scale, self._plans)
-            elif self._takes(i):
-                tokens = self._tokens[i]
-                new = queries[i][:, tokens], keys[i][:, tokens], values[i][:, tokens]
-                out[i][:, tokens] = row.prefill(layer, *new, scale, self._plans)
-        return out
+    def _step(self, layer: int, step: _Step, new: tuple[Tensor, Tensor, Tensor], scale: float, out: Tensor) -> None:
+        """Attention of one token each, into `out`; `new`: queries, keys and values of the forward."""
+        members, rows = self.rows[step.sequences], step.rows
+        queries, keys, values = (tensor[step.sequences, :, step.column] for tensor in new)
+        for row, key, value in zip(members, keys, values, strict=True):
+            row.cache.write(layer, rows.plan.slots, key, value)
+        all_keys, all_values = (slots[layer, step.sequences].flatten(0, 1) for slots in (self.keys, self.values))
+        mixed, seen = rows.attend(queries.flatten(0, 1), all_keys, all_values, scale)
+        out[step.sequences, :, step.column] = mixed.view_as(queries)
+        num_heads = keys.shape[1]
+        for i, row in enumerate(members):
+            observe(row.scores, layer, rows, seen, slice(i * num_heads, (i + 1) * num_heads))

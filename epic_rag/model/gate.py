@@ -21,7 +21,7 @@ SUPPORTED = INTERLEAVED | {
     "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "stablelm", "starcoder2",
 }  # fmt: skip
 
-FALLBACK_HINT = "`epic-rag ask --allow-fallback` answers with full prefills"
+FALLBACK_HINT = "for questions about documents, `epic-rag ask --allow-fallback` answers with full prefills"
 
 _ROPE_TYPES = {"default", "linear", "llama3", "yarn"}
 

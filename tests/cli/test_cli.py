@@ -245,3 +245,12 @@ def test_stats_show_what_another_model_stored(filled: Cli) -> None:
     models = {profile["model"]: profile["entries"] for profile in filled.json("stats")["profiles"]}
     assert set(models) == {str(filled.model), "other"}
     assert all(models.values())
+
+
+def test_a_reader_that_leaves_early_is_no_error(filled: Cli) -> None:
+    """As in `epic-rag stats --json | head -0`."""
+    process = filled.start("stats", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=300)
+    assert err == ""

@@ -90,6 +90,8 @@ def test_perplexity_prints_json_and_lines(run: Run) -> None:
         (("generate", "-"), "there is no text: give a file or standard input"),
         (("generate", "prompt.txt", "--budget", "lots"), "'lots' is no KV budget: write tokens"),
         (("generate", "prompt.txt", "--max-tokens", "4000"), "the model knows 4096 positions"),
+        (("generate", "prompt.txt", "--compat", "easykv"), "compat 'easykv' needs a budget"),
+        (("eval", "ppl", "-", "prompt.txt", "-"), "standard input can be read once only, got '-' 2 times"),
         (("eval", "ppl", "prompt.txt", "--max-tokens", "1"), "--max-tokens must be at least 2, got 1"),
     ],
 )

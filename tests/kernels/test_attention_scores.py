@@ -182,3 +182,13 @@ def test_a_prefill_is_grouped_where_it_is_asked_for() -> None:
     outs = [link_attention(queries, keys, values, p, SCALE, s) for p, s in ((plain, one), (grouped, two))]
     assert torch.equal(*outs)
     assert torch.equal(one.sums, two.sums)
+
+
+def test_groups_see_a_round_number_of_slots_and_none_that_is_not_written() -> None:
+    slots = torch.tensor([*range(5, 800, 6), 900])
+    plan = plan_rows(slots, torch.float32)
+    assert [group.visible for group in plan.groups] == [512, 768, 901]
+    inputs = case(slots.tolist())
+    inputs[1][:, 901:] = float("nan")
+    for got in both_ways(inputs, plan):
+        torch.testing.assert_close(got.sums, expected(inputs)[0], atol=2e-6, rtol=2e-5)

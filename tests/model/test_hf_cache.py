@@ -189,6 +189,31 @@ def test_a_conversation_goes_on_and_chunks_of_transformers_fit() -> None:
     assert torch.equal(kept(tight), kept(at_once)), "chunks of the stride that end at the budget"
 
 
+def test_one_token_among_padding_is_what_it_is_alone() -> None:
+    """A sequence goes on with one token while another goes on with many: both keep what they keep alone."""
+    model = hf_model()
+
+    def last_logits(parts: list[list[torch.Tensor]], cache: BudgetCache) -> torch.Tensor:
+        name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        mask = torch.empty(len(parts[0]), 0, dtype=torch.long)
+        for part in parts:
+            batch, new = padded(tuple(part))
+            mask = torch.cat((mask, new), dim=1)
+            places = (mask.cumsum(1) - 1).clamp_min(0)[:, -batch.shape[1] :]
+            with torch.no_grad():
+                logits = model(batch, attention_mask=mask, position_ids=places, **{name: cache}).logits
+        return logits[:, -1]
+
+    long, short = ids(50), ids(30, seed=2)
+    parts = [[long[:, :20], short[:, :20]], [long[:, 20:27], short[:, 20:21]], [long[:, 27:28], short[:, 21:26]]]
+    together = BudgetCache(model.config, 12, stride_tokens=4)
+    logits = last_logits(parts, together)
+    for i in range(2):
+        alone = BudgetCache(model.config, 12, stride_tokens=4)
+        torch.testing.assert_close(last_logits([[part[i]] for part in parts], alone), logits[i : i + 1])
+        assert torch.equal(kept(together, i), kept(alone))
+
+
 def test_peak_memory_is_budget_and_stride_for_any_prompt() -> None:
     model = hf_model()
     one_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, KV heads, dimensions, bytes

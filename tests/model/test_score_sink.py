@@ -7,6 +7,9 @@ import torch
 from tiny_models import SUPPORTED, make_hf, make_tiny, make_tokenizer
 
 from epic_rag.errors import UnsupportedModelError
+from epic_rag.evict import RoCo
+from epic_rag.generate.bounded import BoundedKV
+from epic_rag.generate.bounds import Bounds
 from epic_rag.model import LanguageModel
 from epic_rag.model.plain import PlainModel
 from epic_rag.model.score_sink import ScoreSink, SeedableSink
@@ -113,3 +116,17 @@ def test_a_model_that_cannot_be_linked_says_that_it_has_no_scores() -> None:
 def test_only_a_sink_that_can_be_seeded_is_one() -> None:
     sink: ScoreSink = Recorder()
     assert not isinstance(sink, SeedableSink)
+
+
+def test_a_bfloat16_model_has_finite_variances_at_8000_tokens() -> None:
+    """Prefilled in strides under a budget, as `generate` does, with everything summed over thousands of rows."""
+    model, real = make_tiny("llama", torch.bfloat16), RoCo.worth
+    kv = BoundedKV(model, Bounds.of_prompt(8100, 8000, 64), RoCo(), 64)
+    seen: list[torch.Tensor] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RoCo, "worth", lambda self, view, *rest: seen.append(view.std) or real(self, view, *rest))
+        kv.prefill(torch.randint(3, 250, (8100,), generator=torch.Generator().manual_seed(1)).tolist())
+    std = seen[-1]
+    assert std.shape[1] > 8000
+    assert std.isfinite().all()
+    assert (std > 0).float().mean() > 0.99, "variances that rounded to nothing would be 0"
