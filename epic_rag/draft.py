@@ -62,7 +62,10 @@ class Draft:
 
     def load(self, loader: Loader) -> list[ChunkKV]:
         """Stage load: the KV of prefix and chunks, and the sources with their tiers."""
+        wants_statistics = isinstance(self._policy, RoCo) and self._policy.seeded
         if not self._selector.needs_stored_kv:
+            if wants_statistics:
+                self.warn(f"policy '{self._policy.name}' is 'roco' here: selector 'full' loads no stored statistics")
             self._cite([(loader.key(passage.token_ids), ENCODED) for passage in self._placed])
             return []
         loaded = load(self._prompt, self._engine.prefix_loader, loader)
@@ -70,13 +73,12 @@ class Draft:
         self._num_loaded = sum(chunk.kv.num_tokens for chunk in loaded.chunks if chunk.tier != ENCODED)
         self._num_encoded = sum(chunk.kv.num_tokens for chunk in loaded.chunks) - self._num_loaded
         passages = loaded.chunks[len(loaded.chunks) - len(self._placed) :]
-        if isinstance(self._policy, RoCo) and self._policy.seeded:
-            without = sum(chunk.kv.stats is None for chunk in passages)
-            if without:
-                self.warn(
-                    f"{without} of {len(passages)} passages have no stored statistics for policy "
-                    f"'{self._policy.name}': ingest with --statistics, or use policy 'roco'"
-                )
+        without = sum(chunk.kv.stats is None for chunk in passages)
+        if wants_statistics and without:
+            self.warn(
+                f"{without} of {len(passages)} passages have no stored statistics for policy '{self._policy.name}': "
+                "ingest with --statistics, or use policy 'roco'"
+            )
         # the prompt has the best passage last, the sources have it first
         self._cite([(chunk.key, chunk.tier) for chunk in reversed(passages)])
         return [chunk.kv for chunk in loaded.chunks]
@@ -88,10 +90,10 @@ class Draft:
     def linked(self, num_recomputed: int, num_kept: int, keeping: Keeping) -> None:
         """Take the counts of the stages link and evict."""
         self._num_recomputed, self._num_kept = num_recomputed, num_kept
-        if keeping.budget_tokens is not None and keeping.budget_tokens < keeping.pinned_tokens:
+        if keeping.budget_tokens is not None and keeping.budget_tokens <= keeping.pinned_tokens:
             self._warnings.append(
                 f"the budget of {keeping.budget_tokens} tokens is exceeded: the prompt's prefix and the question, "
-                f"{keeping.pinned_tokens} tokens, always stay"
+                f"{keeping.pinned_tokens} tokens, always stay, and the answer takes one slot more"
             )
 
     def decoded(self, piece: DecodedPiece, clock: StageClock) -> None:

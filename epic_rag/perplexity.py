@@ -13,10 +13,10 @@ from torch import Tensor
 
 from epic_rag.config import DEFAULT_STRIDE_TOKENS
 from epic_rag.errors import PromptError
-from epic_rag.evict import KVBudget, parse_policy
+from epic_rag.evict import KVBudget, check_stride, unseeded_policy
 from epic_rag.generate.bounded import BoundedKV
 from epic_rag.generate.bounds import Bounds
-from epic_rag.generate.options import check_budget, check_stride
+from epic_rag.generate.options import check_budget
 from epic_rag.generate.run import check_prompt
 from epic_rag.model import LanguageModel
 
@@ -77,7 +77,7 @@ def perplexity(
         ConfigError: unknown policy, a stride below 1, or a budget that fits neither policy nor model.
     """
     check_budget(budget)
-    chosen = parse_policy(policy, budget)
+    chosen = unseeded_policy(policy, budget)
     check_stride(stride_tokens)
     check_prompt(model, len(token_ids))
     if len(token_ids) < 2:

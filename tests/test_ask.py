@@ -186,6 +186,8 @@ def test_statistics_stored_at_ingest_decide_only_where_they_are_asked_for(tmp_pa
         told = answer(engine, policy="roco:seeded", budget="50%").warnings
         assert told == (() if name == "with" else (NO_STATISTICS,))
         assert answer(engine, policy="roco", budget="50%").warnings == ()
+        told = answer(engine, policy="roco:seeded", budget="50%", selector="full").warnings
+        assert told == ("policy 'roco:seeded' is 'roco' here: selector 'full' loads no stored statistics",)
         for blob in keys[name]:
             engine.store.blobs.delete(blob)
     assert keys["without"] == keys["with"], "they are no part of the key"
@@ -231,9 +233,11 @@ def test_prefix_and_question_stay_under_the_smallest_budget_and_that_is_said(eng
     pinned = len(engine.frame.prefix_ids) + len(engine.frame.suffix(engine.model.tokenizer.encode(QUESTION)))
     assert got.tokens.kept == pinned
     assert answer(engine, budget=1).policy == "roco", "the default under a budget"
-    assert got.warnings == (
-        f"the budget of 1 tokens is exceeded: the prompt's prefix and the question, {pinned} tokens, always stay",
-    )
+    told = "tokens is exceeded: the prompt's prefix and the question"
+    more = f"{pinned} tokens, always stay, and the answer takes one slot more"
+    assert got.warnings == (f"the budget of 1 {told}, {more}",)
+    assert answer(engine, budget=pinned).warnings == (f"the budget of {pinned} {told}, {more}",)
+    assert answer(engine, budget=pinned + 1).warnings == ()
 
 
 def test_a_huge_budget_reserves_nothing_beyond_the_prompt(engine: Engine) -> None:

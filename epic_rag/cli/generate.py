@@ -146,10 +146,10 @@ def _measure() -> None:
 
 def _policy(policy: str | None, budget: str | None) -> tuple[str, KVBudget | None]:
     """Policy and budget as asked for, checked before anything is loaded."""
-    from epic_rag.evict import as_budget, choose_policy
+    from epic_rag.evict import as_budget, unseeded_policy
 
     limit = as_budget(budget)
-    return choose_policy(policy, limit).name, limit
+    return unseeded_policy(policy, limit).name, limit
 
 
 def _read(file: str) -> str:
@@ -158,6 +158,8 @@ def _read(file: str) -> str:
     from epic_rag.loading.decode import decode_text
     from epic_rag.loading.document import SkipSourceError
 
+    if file == "-" and sys.stdin is None:
+        raise PromptError("standard input is closed: give a file, or text on standard input")
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         return decode_text(data)

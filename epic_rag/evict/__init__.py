@@ -1,9 +1,19 @@
 """Stage evict: drop tokens of one KV cache down to a budget, after linking, while prefilling and while decoding."""
 
-from epic_rag.evict.budget import KVBudget, as_budget, parse_budget
+from epic_rag.evict.budget import KVBudget, as_budget, check_stride, parse_budget
 from epic_rag.evict.decode_cache import SlotKeeper
 from epic_rag.evict.keeping import Keeping
-from epic_rag.evict.policies import H2O, POLICIES, TOVA, Full, Random, Recency, choose_policy, parse_policy
+from epic_rag.evict.policies import (
+    H2O,
+    POLICIES,
+    TOVA,
+    Full,
+    Random,
+    Recency,
+    choose_policy,
+    parse_policy,
+    unseeded_policy,
+)
 from epic_rag.evict.ranking import Policy, Ranking
 from epic_rag.evict.roco import RoCo
 from epic_rag.evict.scores import Granularity, SlotScores
@@ -27,10 +37,12 @@ __all__ = [
     "SlotScores",
     "SlotView",
     "as_budget",
+    "check_stride",
     "choose",
     "choose_policy",
     "evict",
     "parse_budget",
     "parse_policy",
     "prefill_ranges",
+    "unseeded_policy",
 ]

@@ -101,3 +101,13 @@ def parse_budget(text: str) -> KVBudget:
     if size_bytes is None:
         raise ConfigError(f"'{text}' is no KV budget: {_FORMS}")
     return KVBudget(size_bytes=size_bytes)
+
+
+def check_stride(stride_tokens: object) -> None:
+    """Refuse a stride that prefills nothing.
+
+    Raises:
+        ConfigError: it is no whole number from 1 up.
+    """
+    if not isinstance(stride_tokens, int) or isinstance(stride_tokens, bool) or stride_tokens < 1:
+        raise ConfigError(f"the stride must be at least 1 token, got {stride_tokens!r}")

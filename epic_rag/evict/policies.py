@@ -155,7 +155,19 @@ def choose_policy(text: str | None, budget: KVBudget | None) -> Policy:
     Raises:
         ConfigError: as `parse_policy` does.
     """
-    return parse_policy(text or ("full" if budget is None else "roco"), budget)
+    return parse_policy(("full" if budget is None else "roco") if text is None else text, budget)
+
+
+def unseeded_policy(text: str | None, budget: KVBudget | None) -> Policy:
+    """As `choose_policy`, where there are no stored chunks, hence no statistics to begin with.
+
+    Raises:
+        ConfigError: as `parse_policy` does, and for a policy that is to be seeded.
+    """
+    policy = choose_policy(text, budget)
+    if isinstance(policy, RoCo) and policy.seeded:
+        raise ConfigError(f"policy '{policy.name}' begins with statistics of stored chunks; here are none: use 'roco'")
+    return policy
 
 
 def parse_policy(text: str, budget: KVBudget | int | None) -> Policy:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from epic_rag.config import DEFAULT_STRIDE_TOKENS
 from epic_rag.decode import DecodeOptions
 from epic_rag.errors import ConfigError
-from epic_rag.evict import KVBudget, parse_policy
+from epic_rag.evict import KVBudget, check_stride, unseeded_policy
 
 MODES = ("encoding", "decoding", "auto")
 """What the budget is for, in EasyKV's words: the prompt, the answer, or both together."""
@@ -47,7 +47,7 @@ class GenerateOptions:
             raise ConfigError(f"unknown mode '{self.mode}': expected one of {', '.join(MODES)}")
         check_stride(self.stride_tokens)
         check_budget(self.budget)
-        parse_policy(self.policy, self.budget)
+        unseeded_policy(self.policy, self.budget)
         if self.compat is None:
             return
         if self.compat not in COMPATS:
@@ -56,16 +56,6 @@ class GenerateOptions:
             raise ConfigError(f"compat '{self.compat}' needs a budget, such as --budget 1024; got none")
         if self.policy != "roco":
             raise ConfigError(f"compat '{self.compat}' decides as EasyKV's RoCo: use policy roco, got '{self.policy}'")
-
-
-def check_stride(stride_tokens: int) -> None:
-    """Refuse a stride that prefills nothing.
-
-    Raises:
-        ConfigError: it is below 1.
-    """
-    if stride_tokens < 1:
-        raise ConfigError(f"the stride must be at least 1 token, got {stride_tokens}")
 
 
 def check_budget(budget: object) -> None:

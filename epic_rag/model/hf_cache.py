@@ -30,7 +30,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from epic_rag.config import DEFAULT_STRIDE_TOKENS
 from epic_rag.errors import ConfigError
-from epic_rag.evict import KVBudget, as_budget, parse_policy
+from epic_rag.evict import KVBudget, as_budget, check_stride, unseeded_policy
 from epic_rag.model.budget_batch import BudgetBatch
 from epic_rag.model.budget_row import Limits
 from epic_rag.model.forward import ATTENTION_NAME, check_plain
@@ -63,7 +63,7 @@ class BudgetCache(Cache):
         self,
         config: PretrainedConfig,
         budget: int | str | KVBudget,
-        policy: str = "roco",
+        policy: str | None = None,
         stride_tokens: int = DEFAULT_STRIDE_TOKENS,
     ) -> None:
         """Prepare for a model; nothing is reserved before its first forward.
@@ -71,7 +71,7 @@ class BudgetCache(Cache):
         Args:
             config: the model's.
             budget: slots of each sequence (1024), or their bytes ("64MB").
-            policy: which tokens are evicted: a name of `epic_rag.evict.POLICIES`, but `full`.
+            policy: which tokens are evicted: a name of `epic_rag.evict.POLICIES`, but `full`; None: `roco`.
             stride_tokens: tokens of the prompt between two evictions.
 
         Raises:
@@ -87,9 +87,8 @@ class BudgetCache(Cache):
                 "length is not known yet"
             )
         self._budget = limit
-        if stride_tokens < 1:
-            raise ConfigError(f"the stride must be at least 1 token, got {stride_tokens}")
-        self._policy = parse_policy(policy, self._budget)
+        check_stride(stride_tokens)
+        self._policy = unseeded_policy(policy, self._budget)
         self._stride_tokens = stride_tokens
         self._batch: BudgetBatch | None = None
         self._seen = self._next_layer = 0
@@ -238,10 +237,14 @@ def _budget_attention(
         return usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
     _STAGED.set(None)
     check_plain(kwargs, "which a KV budget does not fit")
+    if module.training and query.requires_grad:
+        raise ConfigError("a BudgetCache passes no gradients: train without it, or call model.eval()")
+    dtype, value = query.dtype, value.to(key.dtype)  # under autocast they differ
+    query = query.to(key.dtype)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     with torch.no_grad():
         out = staged.cache.attend(staged.layer, query, key, value, attention_mask, scale)
-    return out.transpose(1, 2).contiguous(), None
+    return out.to(dtype).transpose(1, 2).contiguous(), None
 
 
 def _valid_tokens(mask: Tensor | None, num_sequences: int, num_columns: int) -> Tensor | None:

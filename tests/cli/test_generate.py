@@ -82,6 +82,13 @@ def test_perplexity_prints_json_and_lines(run: Run) -> None:
     assert "(49 tokens, at most 50 slots" in out
 
 
+def test_closed_standard_input_is_told(tmp_path: Path, tiny_folder: Path) -> None:
+    command = f"{sys.executable} -m epic_rag generate - --model {tiny_folder} <&-"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "standard input is closed" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

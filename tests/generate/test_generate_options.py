@@ -16,6 +16,7 @@ from epic_rag.generate import GenerateOptions
         ({"budget": KVBudget(tokens=4)}, "policy 'full' keeps every token"),
         ({"policy": "lru", "budget": KVBudget(tokens=4)}, "unknown policy 'lru'"),
         ({"policy": "roco", "budget": KVBudget(tokens=4), "compat": "h2o"}, "unknown compat 'h2o': expected easykv"),
+        ({"policy": "roco:seeded", "budget": KVBudget(tokens=4)}, "begins with statistics of stored chunks"),
         ({"compat": "easykv"}, "compat 'easykv' needs a budget, such as --budget 1024"),
         ({"policy": "h2o", "budget": KVBudget(tokens=4), "compat": "easykv"}, "use policy roco, got 'h2o'"),
     ],

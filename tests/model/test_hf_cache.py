@@ -316,8 +316,11 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         BudgetCache(config, KVBudget(ratio=0.5))
     with pytest.raises(ConfigError, match="policy 'full' keeps every token"):
         BudgetCache(config, 20, "full")
-    with pytest.raises(ConfigError, match="the stride must be at least 1 token, got 0"):
-        BudgetCache(config, 20, stride_tokens=0)
+    for stride in (0, "8", 1.5, True, None):
+        with pytest.raises(ConfigError, match=f"the stride must be at least 1 token, got {stride!r}"):
+            BudgetCache(config, 20, stride_tokens=stride)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="begins with statistics of stored chunks"):
+        BudgetCache(config, 20, "roco:seeded")
     with pytest.raises(ConfigError, match="at least 1 token, got 0"):
         BudgetCache(config, 0)
     with pytest.raises(UnsupportedModelError, match="sliding-window"):
@@ -333,6 +336,17 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         model(torch.cat((PROMPTS[0], PROMPTS[0])), **named(model, cache))
     with pytest.raises(ConfigError, match="cannot be rolled back"):
         cache.crop(-1)
+
+
+def test_training_is_refused_and_autocast_works() -> None:
+    model = hf_model()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(PROMPTS[0], **named(model, BudgetCache(model.config, 100))).logits
+        expected = model(PROMPTS[0]).logits
+    torch.testing.assert_close(logits, expected, atol=0.02, rtol=0.05)
+    model.train()
+    with pytest.raises(ConfigError, match="passes no gradients"):
+        model(PROMPTS[0], labels=PROMPTS[0], **named(model, BudgetCache(model.config, 16)))
 
 
 def test_a_model_in_both_uses_links_as_before() -> None:
