@@ -26,7 +26,7 @@ from time import perf_counter
 import torch
 
 from benchmarks.bench_statistics import CHUNK_TOKENS, SUFFIX_TOKENS
-from benchmarks.common import ROOT, provenance, save, spread
+from benchmarks.common import RESULTS, ROOT, provenance, save, spread
 from benchmarks.store_scale import anonymous_bytes
 from epic_rag.config import cache_folder
 from epic_rag.encode import Encoder
@@ -180,9 +180,12 @@ def main() -> None:
             "evict": lambda: evict(model, options.rounds),
             "memory": lambda: memory(options.model),
         }
-        results = {name: sections[name]() for name in options.only.split(",")}
-    settings = {"model": model.name, "dtype": str(model.dtype), "threads": torch.get_num_threads(), **vars(options)}
-    save(options.name, {**record, "settings": settings, "results": results})
+        settings = {"model": model.name, "dtype": str(model.dtype), "threads": torch.get_num_threads(), **vars(options)}
+        path = RESULTS / f"{options.name}.json"
+        result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        for name in options.only.split(","):
+            result[name] = {**record, "settings": settings, "rows": sections[name]()}
+            save(options.name, result)  # sections measured at other times stay, each with its own provenance
 
 
 if __name__ == "__main__":

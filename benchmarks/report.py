@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common import RESULTS, ROOT
-from benchmarks.report_budget import budget_table
+from benchmarks.report_budget import budget_ppl_table, budget_qa_table, budget_table, statistics_table
 
 README = ROOT / "README.md"
 _BLOCK = re.compile(r"<!-- FIGURES:(\w+) -->\n.*?<!-- /FIGURES -->", re.DOTALL)
@@ -144,6 +144,9 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "codecs": ("store", codecs_table),
     "int8": ("codecs_quality", int8_table),
     "budget": ("budget", budget_table),
+    "budget_ppl": ("budget_ppl", budget_ppl_table),
+    "budget_qa": ("budget_qa", budget_qa_table),
+    "statistics": ("statistics", statistics_table),
 }
 
 
