@@ -45,7 +45,9 @@ def guarded(command: Callable[Params, None]) -> Callable[Params, None]:
             typer.secho(told, fg="red", err=True)
             raise typer.Exit(NOT_DONE) from None
         except KeyboardInterrupt:
-            typer.secho("interrupted; what was stored stays, run it again to go on", fg="yellow", err=True)
+            typer.secho(
+                "interrupted; what was stored stays, run the same command again to go on", fg="yellow", err=True
+            )
             raise typer.Exit(INTERRUPTED) from None
 
     return run
