@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from epic_rag.ask import AskOptions
     from epic_rag.chain import EpicRAG
+    from epic_rag.chat_model import ChatEpic
     from epic_rag.decode import DecodeOptions
+    from epic_rag.document_index import EpicIndex
     from epic_rag.engine import Engine, open_engine
     from epic_rag.errors import EpicError
     from epic_rag.ingest import IngestOptions
@@ -24,8 +26,10 @@ except PackageNotFoundError:  # a source tree that is not installed
 
 _HOMES = {
     "AskOptions": "ask",
+    "ChatEpic": "chat_model",
     "DecodeOptions": "decode",
     "Engine": "engine",
+    "EpicIndex": "document_index",
     "EpicError": "errors",
     "EpicRAG": "chain",
     "IngestOptions": "ingest",
@@ -34,9 +38,11 @@ _HOMES = {
 
 __all__ = [
     "AskOptions",
+    "ChatEpic",
     "DecodeOptions",
     "Engine",
     "EpicError",
+    "EpicIndex",
     "EpicRAG",
     "IngestOptions",
     "__version__",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from epic_rag.config import DEFAULT_K, DEFAULT_SELECTOR
@@ -11,11 +11,13 @@ from epic_rag.draft import Draft
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
 from epic_rag.evict import Full, Keeping, KVBudget, Policy, as_budget, choose_policy
+from epic_rag.history import Turn, search_text
 from epic_rag.link import link
 from epic_rag.metrics import StageClock
 from epic_rag.model import LanguageModel
 from epic_rag.prompt import build_prompt
 from epic_rag.retrieve import Retrieved, retrieve
+from epic_rag.retrievers.where import Where
 from epic_rag.schema import Answer, Source
 from epic_rag.selectors import FullSelector, Selector, parse_selector
 
@@ -31,6 +33,7 @@ class AskOptions:
         budget: what may stay in the KV cache, of prompt and answer together: tokens (1024), a share of the prompt
             ("25%") or bytes ("64MB"); None: all.
         decode: length, sampling and stop strings.
+        where: only passages whose fields match are retrieved, such as `{"source": "docs/*"}`; None: all.
     """
 
     k: int = DEFAULT_K
@@ -38,6 +41,7 @@ class AskOptions:
     policy: str | None = None
     budget: KVBudget | int | str | None = None
     decode: DecodeOptions = field(default_factory=DecodeOptions)
+    where: Where | None = None
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -74,7 +78,11 @@ class Delta:
 
 
 def ask(
-    engine: Engine, question: str, options: AskOptions | None = None, passages: list[Retrieved] | None = None
+    engine: Engine,
+    question: str,
+    options: AskOptions | None = None,
+    passages: list[Retrieved] | None = None,
+    history: Sequence[Turn] = (),
 ) -> Iterator[Context | Delta | Answer]:
     """Answer a question from stored KV.
 
@@ -83,6 +91,7 @@ def ask(
         question: in words.
         options: how; defaults as in `AskOptions`.
         passages: answer from these instead of retrieving.
+        history: earlier turns, oldest first; their KV is stored, and used again exactly. See `history.py`.
 
     Yields:
         One `Context`, then `Delta`s as they are decoded, then the `Answer`.
@@ -96,9 +105,12 @@ def ask(
     clock, draft = StageClock(), Draft(engine, question, selector, policy)
 
     with clock.stage("retrieve"):
-        found = draft.distinct(retrieve(engine, question, options.k) if passages is None else passages)
+        if passages is None:
+            passages = retrieve(engine, search_text(question, history), options.k, options.where)
+        found = draft.distinct(passages)
         room = engine.model.window - options.decode.max_tokens
-        prompt = draft.place(found, build_prompt(engine.frame, draft.question_ids, [p.token_ids for p in found], room))
+        frame = draft.frame(history, room)
+        prompt = draft.place(found, build_prompt(frame, draft.question_ids, [p.token_ids for p in found], room))
 
     with clock.stage("load"):
         loader = engine.loader  # once: an ingest with another encoding may change it meanwhile

@@ -6,37 +6,40 @@ import operator
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
 from functools import reduce
-from typing import Any, Self, TypedDict
+from typing import Any, Literal, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import patch_config, run_in_executor
 from langchain_core.runnables.utils import AddableDict
-from pydantic import ConfigDict, SkipValidation
+from pydantic import ConfigDict, SkipValidation, model_validator
+from typing_extensions import TypedDict
 
 from epic_rag.ask import AskOptions, Context, Delta, ask
+from epic_rag.chain_input import Question, read_input
+from epic_rag.condense import condense
 from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine, open_engine
-from epic_rag.errors import ConfigError
+from epic_rag.history import search_text
 from epic_rag.rerank import CANDIDATES_PER_PASSAGE, rerank
 from epic_rag.retrieve import Retrieved, from_documents, retrieve
 from epic_rag.schema import Answer, Source, TokenCounts
-
-
-class Question(TypedDict):
-    """Input as a dict; a plain string will do as well."""
-
-    question: str
+from epic_rag.settings import answering
 
 
 class RAGAnswer(TypedDict, total=False):
-    """Output; in a stream its parts arrive one after the other and add up."""
+    """Output; in a stream its parts arrive one after the other and add up.
+
+    `standalone_question` is there where a conversation was condensed.
+    """
 
     question: str
+    standalone_question: str
     context: list[Document]
     answer: str
     timings: dict[str, float]
@@ -48,7 +51,8 @@ class RAGAnswer(TypedDict, total=False):
 class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     """Retrieve, load, link, evict and decode behind LangChain's `invoke`, `stream`, `batch` and their async forms.
 
-    A stream yields the context before the first token, then pieces of the answer, then timings and usage.
+    A stream yields the context before the first token, then pieces of the answer, then timings and usage. Earlier turns
+    come as `chat_history`; their KV is stored and used again exactly.
 
     Example:
         ```python
@@ -67,17 +71,29 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     """Any LangChain reranker: takes the `k` best of the retriever's passages, or of 4 k from the store's own index."""
     k: int = DEFAULT_K
     """Passages to retrieve from the store's own index, or to keep of those that were ranked anew."""
+    where: dict[str, str] | None = None
+    """Only passages of the store's own index whose fields match, such as `{"source": "*/guides/*"}`; None: all."""
     selector: str = DEFAULT_SELECTOR
     """Which context tokens are computed again: `none`, `lego:K` or `full`."""
     policy: str | None = None
     """Which tokens stay under the budget; None: `roco`."""
     budget: int | str | None = None
     """What may stay in the KV cache: tokens (1024), a share of the prompt ("25%") or bytes ("64MB"); None: all."""
+    history_mode: Literal["direct", "condense"] = "direct"
+    """What a conversation does. `direct`: earlier turns stand in the prompt, and the question is looked up (a very
+    short one with the one before it). `condense`: the model writes the question anew so that it stands alone; that one
+    is looked up and answered, without the earlier turns."""
     max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Refuse now what could not be answered with later."""
+        self._options()
+        return self
 
     @classmethod
     def from_store(
@@ -85,14 +101,29 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         store: str | None = None,
         model: str | None = None,
         *,
-        dtype: str = "auto",
-        device: str = "auto",
-        allow_fallback: bool = False,
+        dtype: str | None = None,
+        device: str | None = None,
+        allow_fallback: bool | None = None,
+        embeddings: Embeddings | str | None = None,
         **fields: Any,
     ) -> Self:
-        """Open a store and load a model (see `open_engine`); `fields` are those of the class."""
-        engine = open_engine(store, model, dtype=dtype, device=device, allow_fallback=allow_fallback)
-        return cls(engine=engine, **fields)
+        """Open a store and load a model (see `open_engine`); `fields` are those of the class.
+
+        A `retriever` that is a name, `bm25`, `dense` or `hybrid`, is the engine's, and `embeddings` are for it.
+
+        What is not given is as configured (see `epic_rag/settings`), else the default.
+        """
+        named = fields.pop("retriever") if isinstance(fields.get("retriever"), str) else None
+        engine = open_engine(
+            store,
+            model,
+            dtype=dtype,
+            device=device,
+            allow_fallback=allow_fallback,
+            retriever=named,
+            embeddings=embeddings,
+        )
+        return cls(engine=engine, **(answering(cls.model_fields) | fields))
 
     def invoke(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> RAGAnswer:
         """Answer one question."""
@@ -151,11 +182,16 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
             yield part
 
     def _parts(self, input: str | Question, config: RunnableConfig) -> Iterator[RAGAnswer]:
-        question = _question(input)
-        for event in ask(self.engine, question, self._options(), self._passages(question, config)):
+        question, turns = read_input(input)
+        asked, extra = question, {}
+        if self.history_mode == "condense" and turns:
+            asked = condense(self.engine, question, turns)
+            turns, extra = tuple(turn for turn in turns if turn.role == "system"), {"standalone_question": asked}
+        passages = self._passages(search_text(asked, turns), config)
+        for event in ask(self.engine, asked, self._options(), passages, turns):
             if isinstance(event, Context):
                 documents = [_document(source) for source in event.sources]
-                yield AddableDict(question=question, context=documents, answer="")  # type: ignore[misc]
+                yield AddableDict(question=question, **extra, context=documents, answer="")  # type: ignore[misc]
             elif isinstance(event, Delta):
                 yield AddableDict(answer=event.text)  # type: ignore[misc]
             else:
@@ -169,26 +205,17 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         if self.reranker is None:
             return found
         if found is None:
-            found = retrieve(self.engine, question, CANDIDATES_PER_PASSAGE * self.k)
+            found = retrieve(self.engine, question, CANDIDATES_PER_PASSAGE * self.k, self.where)
         return rerank(self.engine, question, found, self.reranker, self.k, config.get("callbacks"))
 
     def _options(self) -> AskOptions:
         how = DecodeOptions(self.max_tokens, self.temperature, self.top_p, self.seed, self.stop)
-        return AskOptions(self.k, self.selector, self.policy, self.budget, how)
+        return AskOptions(self.k, self.selector, self.policy, self.budget, how, self.where)
 
 
 def _joined(parts: list[str | Question]) -> str | Question:
     texts = [part for part in parts if isinstance(part, str)]
     return "".join(texts) if texts and len(texts) == len(parts) else parts[-1]
-
-
-def _question(input: str | Question) -> str:
-    question = input.get("question") if isinstance(input, dict) else input
-    if not isinstance(question, str):
-        raise ConfigError(
-            f"expected a question as a string or as {{'question': …}}, got {type(input).__name__}: {input!r}"
-        )
-    return question
 
 
 def _document(source: Source) -> Document:

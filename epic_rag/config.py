@@ -11,6 +11,7 @@ from epic_rag.kvstore.mac import Authenticator
 DEFAULT_STORE = "disk://.epic-rag"
 DEFAULT_CHUNK_TOKENS = 256
 DEFAULT_K = 8
+DEFAULT_RETRIEVER = "bm25"
 DEFAULT_SELECTOR = "lego:4"
 DEFAULT_MAX_TOKENS = 128
 DEFAULT_STRIDE_TOKENS = 64
@@ -39,14 +40,19 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "epic-rag"
 
 
-def configured_store() -> str:
-    """The store's URI: `EPIC_RAG_STORE`, else `.epic-rag` in the current folder."""
-    return os.environ.get("EPIC_RAG_STORE") or DEFAULT_STORE
+def user_settings_file() -> Path:
+    """The user's own settings: `epic-rag/config.toml` in `XDG_CONFIG_HOME`, else in `~/.config`."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        folder = Path(base) if base else Path.home() / ".config"
+    except RuntimeError:  # a user without a home, as in some containers
+        folder = Path("~/.config")
+    return folder / "epic-rag" / "config.toml"
 
 
-def configured_model() -> str | None:
-    """The model named by `EPIC_RAG_MODEL`, or None."""
-    return os.environ.get("EPIC_RAG_MODEL") or None
+def variable(name: str) -> str | None:
+    """The value of an environment variable; None where it is not set, or empty."""
+    return os.environ.get(name, "").strip() or None
 
 
 def tenant_salt() -> str:

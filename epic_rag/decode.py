@@ -115,10 +115,18 @@ class TextStream:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPiece:
-    """Text of one step; `num_tokens` counts the answer's tokens so far."""
+    """Text of one step.
+
+    Attributes:
+        text: possibly empty.
+        num_tokens: the answer's tokens so far.
+        finish_reason: of the last piece: `length` when the answer was cut at `max_tokens`, `stop` when it ended by
+            itself or at a stop string; empty before.
+    """
 
     text: str
     num_tokens: int
+    finish_reason: str = ""
 
 
 def decode(
@@ -141,11 +149,14 @@ def decode(
         One piece a token, possibly without text, and a last one with what was held back.
     """
     sampler, stream = Sampler(options, logits.device), TextStream(model.tokenizer, options.stop)
-    token, count = sampler.pick(logits), 0
+    token, count, finish_reason = sampler.pick(logits), 0, "stop"
     while token not in model.eos_ids:
         count += 1
         yield DecodedPiece(stream.add(token), count)
-        if stream.stopped or count == options.max_tokens:
+        if stream.stopped:
+            break
+        if count == options.max_tokens:
+            finish_reason = "length"
             break
         position, slot = cache.next_position, cache.length if keeper is None else keeper.next_slot()
         logits = model.forward(
@@ -156,4 +167,4 @@ def decode(
             scores=None if keeper is None else keeper.sink,
         )[-1]
         token = sampler.pick(logits)
-    yield DecodedPiece(stream.finish(), count)
+    yield DecodedPiece(stream.finish(), count, finish_reason)

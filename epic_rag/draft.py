@@ -8,11 +8,12 @@ from epic_rag.decode import DecodedPiece
 from epic_rag.engine import Engine
 from epic_rag.errors import ConfigError
 from epic_rag.evict import Keeping, Policy, RoCo
+from epic_rag.history import Turn, fitting_frame
 from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.load import ENCODED, Loader, load
 from epic_rag.loading.document import clean_text
 from epic_rag.metrics import StageClock
-from epic_rag.prompt import Prompt
+from epic_rag.prompt import Prompt, PromptFrame
 from epic_rag.retrieve import Retrieved
 from epic_rag.schema import Answer, Dropped, KVBytes, Source, Timings, TokenCounts
 from epic_rag.selectors import Selector
@@ -35,6 +36,7 @@ class Draft:
         self._text: list[str] = []
         self._num_loaded = self._num_encoded = self._num_recomputed = self._num_kept = self._num_answer = 0
         self._ttft_seconds = 0.0
+        self._finish_reason = ""
 
     def distinct(self, found: list[Retrieved]) -> list[Retrieved]:
         """The passages, each text once; repeated and empty ones are reported as dropped."""
@@ -49,6 +51,17 @@ class Draft:
         if not kept:
             self._warnings.append("no passage matched the question; the answer rests on no document")
         return kept
+
+    def frame(self, history: Sequence[Turn], room_tokens: int) -> PromptFrame:
+        """The frame around passages and question, with the earlier turns that fit; the others are reported."""
+        if not history:
+            return self._engine.frame
+        room_tokens -= len(self.question_ids)
+        tokenizer, instruction = self._engine.model.tokenizer, self._engine.instruction
+        frame, warning = fitting_frame(tokenizer, history, room_tokens, instruction)
+        if warning:
+            self.warn(warning)
+        return frame
 
     def place(self, found: list[Retrieved], built: tuple[Prompt, int]) -> Prompt:
         """Take the prompt; passages that did not fit are reported as dropped."""
@@ -70,7 +83,7 @@ class Draft:
             return []
         loaded = load(self._prompt, self._engine.prefix_loader, loader)
         self._warnings += loaded.warnings
-        self._num_loaded = sum(chunk.kv.num_tokens for chunk in loaded.chunks if chunk.tier != ENCODED)
+        self._num_loaded = sum(chunk.num_loaded for chunk in loaded.chunks)
         self._num_encoded = sum(chunk.kv.num_tokens for chunk in loaded.chunks) - self._num_loaded
         passages = loaded.chunks[len(loaded.chunks) - len(self._placed) :]
         without = sum(chunk.kv.stats is None for chunk in passages)
@@ -101,6 +114,7 @@ class Draft:
         self._ttft_seconds = self._ttft_seconds or clock.elapsed_seconds()
         self._text.append(piece.text)
         self._num_answer = piece.num_tokens
+        self._finish_reason = piece.finish_reason
 
     def answer(self, clock: StageClock) -> Answer:
         """Everything about the question."""
@@ -131,6 +145,7 @@ class Draft:
             model=self._engine.model.name,
             dropped=tuple(self._dropped),
             warnings=tuple(self._warnings),
+            finish_reason=self._finish_reason,
         )
 
     def _kv_bytes(self) -> KVBytes:

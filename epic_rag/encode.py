@@ -36,6 +36,11 @@ class Encoder:
         self._cache: KVCache | None = None
         self._lock = threading.Lock()
 
+    @property
+    def model(self) -> LanguageModel:
+        """The language model."""
+        return self._model
+
     def encode(self, token_ids: Sequence[int]) -> ChunkKV:
         """Prefill a chunk.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from epic_rag import config
 from epic_rag.encode import Encoder
@@ -18,8 +19,12 @@ from epic_rag.model.load import DEMO, INSTALL_DEMO, demo_model_file
 from epic_rag.places import index_folder, require_store
 from epic_rag.prompt import INSTRUCTION, prompt_frame
 from epic_rag.retrievers.index import PassageIndex
-from epic_rag.retrievers.lexical import LexicalIndex
 from epic_rag.retrievers.passage import Passage
+from epic_rag.searching import make_search
+from epic_rag.settings import configured
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
 
 
 class Engine:
@@ -29,7 +34,9 @@ class Engine:
         model: the language model.
         store: KV by key.
         index: documents and passages.
-        lexical: BM25 over the passages.
+        retriever_name: how passages are found: `bm25`, `dense` or `hybrid`.
+        search: finds them.
+        instruction: the system message, unless a conversation brings its own.
         frame: the prompt around the passages.
         prefix_loader: loads the prompt's prefix, an exact chunk at position 0.
     """
@@ -43,11 +50,15 @@ class Engine:
         instruction: str = INSTRUCTION,
         salt: str = "",
         statistics: bool = False,
+        retriever: str = config.DEFAULT_RETRIEVER,
+        embeddings: Embeddings | str | None = None,
     ) -> None:
         self.model = model
         self.store = store
         self.index = index
-        self.lexical = LexicalIndex(index)
+        self.retriever_name = retriever
+        self.search = make_search(retriever, index, embeddings)
+        self.instruction = instruction
         self.frame = prompt_frame(model.tokenizer, instruction)
         self._salt = salt
         self._statistics = statistics
@@ -64,6 +75,11 @@ class Engine:
             if self._loader is None or self._loader.profile.digest != profile.digest:
                 self._loader = Loader(self.store, profile, self._encoder(profile.prefix_ids))
             return self._loader
+
+    @property
+    def settled_profile(self) -> EncodingProfile | None:
+        """The profile that an ingest with this model has settled; None before the first that finds a document."""
+        return self._recorded_profile()
 
     def settle_profile(self, encoding: str | None = None) -> EncodingProfile:
         """Choose the encoding profile from the passages indexed so far, once; later calls keep it.
@@ -132,37 +148,65 @@ def open_engine(
     store_uri: str | None = None,
     model: str | None = None,
     *,
-    dtype: str = "auto",
-    device: str = "auto",
+    dtype: str | None = None,
+    device: str | None = None,
     must_exist: bool = False,
-    allow_fallback: bool = False,
+    allow_fallback: bool | None = None,
     statistics: bool = False,
+    retriever: str | None = None,
+    embeddings: Embeddings | str | None = None,
 ) -> Engine:
-    """Open a store and load a model.
+    """Open a store and load a model; None stands for what is configured, else for the default (see `settings/`).
 
     Args:
-        store_uri: `disk:///folder`, `memory://`, a plain folder; None: `EPIC_RAG_STORE`, else `.epic-rag` here.
-        model: hub id, folder, `.gguf` file or `demo`; None: `EPIC_RAG_MODEL`, else the demo model if installed.
+        store_uri: `disk:///folder`, `memory://`, a plain folder; by default `.epic-rag` in the current folder.
+        model: hub id, folder, `.gguf` file or `demo`; by default the demo model if installed.
         dtype: see `load_model`.
         device: see `load_model`.
         must_exist: refuse a store on disk that is not there yet.
         allow_fallback: answer with full prefills when the model cannot be linked.
         statistics: store with each chunk what attention its tokens received, for the policy `roco:seeded`.
+        retriever: `bm25`, `dense` or `hybrid`.
+        embeddings: of `dense` and `hybrid`: any LangChain embeddings, or their name (see `load_embeddings`); by default
+            the demo's if installed.
 
     Raises:
         StoreError: the store cannot be opened.
         ModelError: the model cannot be used.
         ConfigError: the store is not there.
     """
-    uri = store_uri or config.configured_store()
+    chosen = configured(
+        {
+            "store": store_uri,
+            "model": model,
+            "dtype": dtype,
+            "device": device,
+            "allow_fallback": allow_fallback,
+            "retriever": retriever,
+            "embeddings": embeddings if isinstance(embeddings, str) else None,
+        }
+    )
+    uri = chosen.store
     if must_exist:
         require_store(uri)
     loaded = load_model(
-        model_spec(model), cache_folder=config.cache_folder(), dtype=dtype, device=device, allow_fallback=allow_fallback
+        model_spec(chosen.model),
+        cache_folder=config.cache_folder(),
+        dtype=chosen.dtype,
+        device=chosen.device,
+        allow_fallback=chosen.allow_fallback,
     )
     salt = config.tenant_salt()
     store = open_store(uri, config.store_key())
-    return Engine(loaded, store, PassageIndex(index_folder(uri, salt)), salt=salt, statistics=statistics)
+    return Engine(
+        loaded,
+        store,
+        PassageIndex(index_folder(uri, salt)),
+        salt=salt,
+        statistics=statistics,
+        retriever=chosen.retriever,
+        embeddings=embeddings or chosen.embeddings,
+    )
 
 
 def model_spec(model: str | None) -> str:
@@ -171,7 +215,7 @@ def model_spec(model: str | None) -> str:
     Raises:
         ModelNotFoundError: none was named and the demo model is not installed; says how to get one.
     """
-    chosen = model or config.configured_model()
+    chosen = configured({"model": model}).model
     if chosen:
         return chosen
     if demo_model_file() is None:

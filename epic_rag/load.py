@@ -15,7 +15,8 @@ from epic_rag.kvstore.reports import Hit
 from epic_rag.kvstore.single_flight import SingleFlight
 from epic_rag.kvstore.store import KVStore
 from epic_rag.kvstore.tensors import ChunkKV
-from epic_rag.prompt import Prompt
+from epic_rag.prefix import extended, first
+from epic_rag.prompt import Prompt, num_shared
 
 ENCODED = "encoded"
 """The tier of KV that no store had."""
@@ -29,11 +30,13 @@ class LoadedChunk:
         kv: keys before RoPE and values, `[L, H, T, D]`.
         key: its key in the store.
         tier: `memory`, `disk`, … or `encoded`.
+        num_loaded: tokens whose KV the store had.
     """
 
     kv: ChunkKV
     key: ChunkKey
     tier: str
+    num_loaded: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ def load(prompt: Prompt, prefix_loader: Loader, loader: Loader) -> Loaded:
         prefix_loader: loads the prefix, which is exact at position 0.
         loader: loads the chunks under the store's encoding profile.
     """
-    wanted = [(prefix_loader, prompt.prefix_ids)] if prompt.prefix_ids else []
+    beginning = _beginning(prompt, prefix_loader)
+    wanted = [(prefix_loader, beginning)] if beginning else []
     wanted += [(loader, chunk) for chunk in prompt.chunk_ids]
     pairs = [(one.key(token_ids), token_ids) for one, token_ids in wanted]
     warnings: list[str] = []  # the first says it all
@@ -69,15 +73,31 @@ def load(prompt: Prompt, prefix_loader: Loader, loader: Loader) -> Loaded:
     except (StoreError, OSError) as error:
         warnings.append(f"the store could not be read: {error}")
     chunks = []
-    for (one, token_ids), (key, _), hit in zip(wanted, pairs, hits, strict=True):
-        if hit is not None:
-            chunks.append(LoadedChunk(hit.kv, key, hit.tier))
+    for number, ((one, token_ids), (key, _), hit) in enumerate(zip(wanted, pairs, hits, strict=True)):
+        if number == 0 and prompt.beginnings:
+            encoded, num_loaded = one.extend(prompt, None if hit is None else hit.kv)
+            chunks.append(LoadedChunk(encoded.kv, key, ENCODED if hit is None else hit.tier, num_loaded))
+        elif hit is not None:
+            chunks.append(LoadedChunk(hit.kv, key, hit.tier, hit.kv.num_tokens))
             continue
-        encoded = one.encode(token_ids)
-        chunks.append(LoadedChunk(encoded.kv, key, ENCODED))
+        else:
+            encoded = one.encode(token_ids)
+            chunks.append(LoadedChunk(encoded.kv, key, ENCODED, 0))
         if encoded.error is not None and not warnings:
             warnings.append(f"the store could not be written: {encoded.error}")
     return Loaded(tuple(chunks), tuple(warnings))
+
+
+def _beginning(prompt: Prompt, prefix_loader: Loader) -> tuple[int, ...]:
+    """The longest beginning of a conversation that the store holds, or the shortest; otherwise the prompt's prefix."""
+    if not prompt.beginnings:
+        return prompt.prefix_ids
+    try:
+        stored = prefix_loader.are_stored(prompt.beginnings)
+    except (StoreError, OSError):
+        return prompt.beginnings[-1]  # reading will fail alike, and tell
+    pairs = zip(prompt.beginnings, stored, strict=True)
+    return next((ids for ids, there in pairs if there), prompt.beginnings[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +141,30 @@ class Loader:
         key = self.key(token_ids)
         return self._flights.run(key, lambda: self._stored_meanwhile(key, token_ids) or self._encode(key, token_ids))
 
+    def extend(self, prompt: Prompt, begun: ChunkKV | None) -> tuple[EncodedChunk, int]:
+        """Compute a conversation's prefix behind the beginning that is there, and store it as far as the last answer.
+
+        Args:
+            prompt: with its `beginnings`.
+            begun: KV of one of them, exact at position 0; None: none is there.
+
+        Returns:
+            KV of the whole prefix, and how many of its tokens were there. Threads that extend alike share the work.
+        """
+        num_loaded = 0 if begun is None else num_shared(prompt.prefix_ids, begun.token_ids.tolist())
+        begun = begun if num_loaded else None
+        one = f"{self.key(prompt.prefix_ids)} from {num_loaded}"
+        return self._flights.run(one, lambda: self._extend(prompt, begun, num_loaded)), num_loaded
+
+    def _extend(self, prompt: Prompt, begun: ChunkKV | None, num_loaded: int) -> EncodedChunk:
+        began = perf_counter()
+        kv = extended(self._encoder.model, prompt.prefix_ids, None if begun is None else first(begun, num_loaded))
+        seconds = perf_counter() - began
+        last = prompt.beginnings[0]
+        if len(last) <= num_loaded or last != prompt.prefix_ids[: len(last)]:
+            return EncodedChunk(kv)
+        return self._put(self.key(last), first(kv, len(last)), seconds, whole=kv)
+
     def _stored_meanwhile(self, key: ChunkKey, token_ids: Sequence[int]) -> EncodedChunk | None:
         """What another thread stored between this one's look into the store and its turn to encode."""
         try:
@@ -132,8 +176,12 @@ class Loader:
     def _encode(self, key: ChunkKey, token_ids: Sequence[int]) -> EncodedChunk:
         began = perf_counter()
         kv = self._encoder.encode(token_ids)
-        seconds = perf_counter() - began
+        return self._put(key, kv, perf_counter() - began)
+
+    def _put(self, key: ChunkKey, kv: ChunkKV, seconds: float, whole: ChunkKV | None = None) -> EncodedChunk:
+        """Store KV; `whole`: what it is the beginning of, to be returned."""
+        given = kv if whole is None else whole
         try:
-            return EncodedChunk(kv, self.store.put(key, kv, profile=self.profile, encode_seconds=seconds))
+            return EncodedChunk(given, self.store.put(key, kv, profile=self.profile, encode_seconds=seconds))
         except (StoreError, OSError) as error:
-            return EncodedChunk(kv, error=error)
+            return EncodedChunk(given, error=error)

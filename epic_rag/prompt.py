@@ -4,47 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from epic_rag.errors import QuestionTooLongError
-from epic_rag.model.tokens import TextTokenizer
+from epic_rag.frame import INSTRUCTION, PromptFrame, prompt_frame
 
-INSTRUCTION = (
-    "You answer questions about the passages you are given. Use only what they say, and answer in one short sentence. "
-    "If they do not hold the answer, say that you do not know."
-)
-_PASSAGES, _QUESTION = "\ue000passages\ue001", "\ue000question\ue001"
-_USER = f"Passages:\n\n{_PASSAGES}Question: {_QUESTION}"
-_PLAIN = f"{INSTRUCTION}\n\n{_USER}\n\nAnswer:"
-"""For models without a chat template."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptFrame:
-    """What stands around the passages, as token ids.
-
-    Attributes:
-        prefix_ids: before the first passage; the same for every question.
-        middle_ids: between the last passage and the question.
-        tail_ids: after the question.
-    """
-
-    prefix_ids: tuple[int, ...]
-    middle_ids: tuple[int, ...]
-    tail_ids: tuple[int, ...]
-
-    def suffix(self, question_ids: Sequence[int]) -> tuple[int, ...]:
-        """Token ids of everything behind the passages."""
-        return (*self.middle_ids, *question_ids, *self.tail_ids)
+__all__ = ["INSTRUCTION", "Prompt", "PromptFrame", "build_prompt", "num_shared", "prompt_frame"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question's prompt: `prefix · chunks · suffix`, N tokens in all."""
+    """One question's prompt: `prefix · chunks · suffix`, N tokens in all; `beginnings` as in `PromptFrame`."""
 
     prefix_ids: tuple[int, ...]
     chunk_ids: tuple[tuple[int, ...], ...]
     suffix_ids: tuple[int, ...]
+    beginnings: tuple[tuple[int, ...], ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -70,36 +44,16 @@ class Prompt:
         """Position of the suffix's first token."""
         return self.num_tokens - len(self.suffix_ids)
 
-
-@lru_cache(maxsize=8)
-def prompt_frame(tokenizer: TextTokenizer, instruction: str = INSTRUCTION) -> PromptFrame:
-    """The model's chat template around passages and question.
-
-    The instruction is the system message, or the head of the user's where the template knows no system role; a model
-    without a template gets plain text.
-    """
-    text = _rendered(tokenizer, instruction)
-    if text is None:
-        text, begin = _PLAIN.replace(INSTRUCTION, instruction), tokenizer.bos_ids
-    else:
-        begin = []
-    prefix, rest = text.split(_PASSAGES)
-    middle, tail = rest.split(_QUESTION)
-    prefix_ids = (*begin, *tokenizer.encode_template(prefix))
-    return PromptFrame(prefix_ids, tuple(tokenizer.encode_template(middle)), tuple(tokenizer.encode_template(tail)))
+    @property
+    def num_pinned(self) -> int:
+        """First tokens that stay whatever the budget: the prefix, in a conversation without the turns."""
+        return num_shared(self.prefix_ids, self.beginnings[-1]) if self.beginnings else len(self.prefix_ids)
 
 
-def _rendered(tokenizer: TextTokenizer, instruction: str) -> str | None:
-    separate = [{"role": "system", "content": instruction}, {"role": "user", "content": _USER}]
-    joined = [{"role": "user", "content": f"{instruction}\n\n{_USER}"}]
-    for messages in (separate, joined):
-        try:
-            text = tokenizer.render(messages)
-        except Exception:  # noqa: BLE001, S112 - templates raise what they like when they know no system role
-            continue
-        if text is None or instruction in text:  # some templates drop the system message without a word
-            return text
-    return None
+def num_shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts begin alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def build_prompt(
@@ -135,4 +89,4 @@ def build_prompt(
             break
         room -= len(chunk)
         fitting += 1
-    return Prompt(frame.prefix_ids, tuple(chunk_ids[:fitting][::-1]), suffix), fitting
+    return Prompt(frame.prefix_ids, tuple(chunk_ids[:fitting][::-1]), suffix, frame.beginnings), fitting

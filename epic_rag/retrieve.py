@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from langchain_core.documents import Document
 
 from epic_rag.engine import Engine
+from epic_rag.errors import ConfigError
 from epic_rag.loading.document import clean_text
 from epic_rag.model.tokens import TextTokenizer
+from epic_rag.retrievers.where import Where, condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,23 @@ class Retrieved:
     line: int = 0
 
 
-def retrieve(engine: Engine, question: str, k: int) -> list[Retrieved]:
-    """The `k` best passages of the engine's index, best first; fewer when fewer share a word with the question."""
+def retrieve(engine: Engine, question: str, k: int, where: Where | None = None) -> list[Retrieved]:
+    """The best passages of the engine's index, best first.
+
+    Args:
+        engine: its `search` finds them.
+        question: in words.
+        k: how many at most; `bm25` finds fewer when fewer share a word with the question.
+        where: only passages whose fields match are ranked, such as `{"source": "*/guides/*"}`; None ranks all.
+
+    Raises:
+        ConfigError: `where` names a field that there is not.
+        EmbedderError: the embedder of `dense` or `hybrid` failed.
+    """
+    try:
+        condition(where)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return [
         Retrieved(
             text=passage.text,
@@ -48,7 +65,7 @@ def retrieve(engine: Engine, question: str, k: int) -> list[Retrieved]:
             title=passage.title,
             line=passage.line,
         )
-        for passage, score in engine.lexical.search(question, k)
+        for passage, score in engine.search.search(question, k, where)
     ]
 
 

@@ -103,6 +103,8 @@ class Answer:
     model: str
     dropped: tuple[Dropped, ...] = ()
     warnings: tuple[str, ...] = ()
+    finish_reason: str = ""
+    """`stop`, or `length` when the answer was cut at its longest."""
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, as the CLI prints it."""
@@ -117,9 +119,17 @@ class SourceError:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a dry run would do to one document: `add`, `update` or `delete`."""
+
+    action: str
+    source: str
+
+
 @dataclass(slots=True)
 class IngestReport:
-    """What an ingest did.
+    """What an ingest did, or, after a dry run, would do.
 
     Attributes:
         added: documents that are new.
@@ -132,8 +142,14 @@ class IngestReport:
         bytes: bytes written to the store.
         seconds: wall time.
         errors: sources left out.
-        encoding: the encoding profile's name.
+        encoding: the encoding profile's name; empty while none is settled.
         warnings: what went wrong without stopping the ingest.
+        tokens: tokens of all these chunks.
+        encoded_tokens: tokens of the chunks prefilled now.
+        tokens_per_second: of these, over the time from the first chunk's prefill to the last chunk's write.
+        ignored: hidden entries and files of unknown suffix that the folders hold, passed over.
+        dry_run: whether nothing was written: `encoded` is what would be prefilled at most, `bytes` is 0.
+        changes: a dry run's documents, one by one.
     """
 
     added: int = 0
@@ -148,6 +164,12 @@ class IngestReport:
     errors: list[SourceError] = field(default_factory=list)
     encoding: str = ""
     warnings: list[str] = field(default_factory=list)
+    tokens: int = 0
+    encoded_tokens: int = 0
+    tokens_per_second: float = 0.0
+    ignored: int = 0
+    dry_run: bool = False
+    changes: list[Change] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, as the CLI prints it."""

@@ -9,6 +9,7 @@ from epic_rag.config import CORPUS_FACTOR, NEUTRAL_MARK
 from epic_rag.kvstore.uri import mask_uri, open_store
 from epic_rag.places import index_folder, require_store
 from epic_rag.retrievers.index import PassageIndex
+from epic_rag.settings import configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,13 @@ def read_stats(store_uri: str | None = None) -> StoreReport:
     """Count documents, chunks and bytes per encoding profile.
 
     Args:
-        store_uri: None: `EPIC_RAG_STORE`, else `.epic-rag` in the current folder.
+        store_uri: None: as configured, else `.epic-rag` in the current folder.
 
     Raises:
         ConfigError: the store is not there.
         StoreError: it cannot be read.
     """
-    uri = store_uri or config.configured_store()
+    uri = configured({"store": store_uri}).store
     require_store(uri)
     folder = index_folder(uri, config.tenant_salt())
     with open_store(uri, config.store_key()) as store, PassageIndex(folder) as index:

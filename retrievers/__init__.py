@@ -8,18 +8,32 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from epic_rag.retrievers.errors import IndexCorruptError, IndexReadOnlyError, RetrieverError
+from epic_rag.retrievers.errors import EmbedderError, IndexCorruptError, IndexReadOnlyError, RetrieverError
 from epic_rag.retrievers.index import DocumentRecord, PassageIndex
 from epic_rag.retrievers.passage import Passage, passage_id
+from epic_rag.retrievers.search import Search
+from epic_rag.retrievers.where import Where
 
 if TYPE_CHECKING:
+    from epic_rag.retrievers.dense import DenseIndex as DenseIndex
+    from epic_rag.retrievers.hybrid import HybridIndex as HybridIndex
     from epic_rag.retrievers.lexical import LexicalIndex as LexicalIndex
+    from epic_rag.retrievers.record_manager import SQLiteRecordManager as SQLiteRecordManager
     from epic_rag.retrievers.retriever import PassageRetriever as PassageRetriever
 
-_LAZY = {"LexicalIndex": "epic_rag.retrievers.lexical", "PassageRetriever": "epic_rag.retrievers.retriever"}
+_LAZY = {
+    "DenseIndex": "epic_rag.retrievers.dense",
+    "HybridIndex": "epic_rag.retrievers.hybrid",
+    "LexicalIndex": "epic_rag.retrievers.lexical",
+    "PassageRetriever": "epic_rag.retrievers.retriever",
+    "SQLiteRecordManager": "epic_rag.retrievers.record_manager",
+}
 
 __all__ = [
+    "DenseIndex",
     "DocumentRecord",
+    "EmbedderError",
+    "HybridIndex",
     "IndexCorruptError",
     "IndexReadOnlyError",
     "LexicalIndex",
@@ -27,6 +41,9 @@ __all__ = [
     "PassageIndex",
     "PassageRetriever",
     "RetrieverError",
+    "SQLiteRecordManager",
+    "Search",
+    "Where",
     "passage_id",
 ]
 

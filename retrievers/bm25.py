@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from epic_rag.retrievers.analysis import words
+from epic_rag.retrievers.ranking import Rows, best_rows
 
 if TYPE_CHECKING:
     from bm25s import BM25
@@ -87,12 +88,13 @@ class Bm25:
         if self.model is not None:
             self.model.save(folder / _SCORES_NAME)
 
-    def top(self, query_words: Sequence[str], k: int) -> list[tuple[str, float]]:
+    def top(self, query_words: Sequence[str], k: int, rows: Rows | None = None) -> list[tuple[str, float]]:
         """The best passages for some words.
 
         Args:
             query_words: Words as `analysis.words` makes them; unknown ones count nothing.
             k: How many at most.
+            rows: Those to rank, rising; None ranks all. Scores are the same either way.
 
         Returns:
             (passage id, score) by falling score, equal scores in the order of the rows; scores are above 0.
@@ -101,9 +103,6 @@ class Bm25:
         if not known or self.model is None or k < 1:
             return []
         scores: npt.NDArray[np.float32] = self.model.get_scores_from_ids(known)
-        matching = np.flatnonzero(scores > 0)
-        if len(matching) > k:  # drop what cannot be among the k, and keep all that tie for the last place
-            least = np.partition(scores[matching], -k)[-k]
-            matching = matching[scores[matching] >= least]
-        best = matching[np.lexsort((matching, -scores[matching]))][:k]
+        matching = np.flatnonzero(scores > 0) if rows is None else rows[scores[rows] > 0]
+        best = best_rows(scores, matching, k)
         return [(self.ids[row].decode(), float(scores[row])) for row in best]

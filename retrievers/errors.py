@@ -1,6 +1,7 @@
-"""What can go wrong in the passage index.
+"""What can go wrong in the passage index and the searches over it.
 
     RetrieverError            anything below; also a locked database or a full disk
+    ├── EmbedderError         the embeddings failed, or gave no usable vectors
     ├── IndexCorruptError     the index file is damaged, or is not an index at all
     └── IndexReadOnlyError    a write was asked of an index that may only be read
 
@@ -10,6 +11,10 @@ A source, passage or word that is not there is no error: it is None, False or a 
 
 class RetrieverError(Exception):
     """Base of every error that `epic_rag.retrievers` raises on purpose."""
+
+
+class EmbedderError(RetrieverError):
+    """The embeddings raised an error, or gave what are no vectors; the message names them."""
 
 
 class IndexCorruptError(RetrieverError):

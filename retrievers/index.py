@@ -13,6 +13,7 @@ from typing import Self, cast
 
 from epic_rag.retrievers.database import Database, Row
 from epic_rag.retrievers.passage import Passage
+from epic_rag.retrievers.where import Where, condition
 
 FILE_NAME = "index.sqlite"
 _PAGE_ROWS = 500  # bounds the memory of a stream
@@ -186,6 +187,17 @@ class PassageIndex:
         """The passages of one document in order; none when the index does not have it."""
         return [_passage(row) for row in self._database.rows(_SELECT_SOURCE, (source,))]
 
+    def ids(self, where: Where | None = None) -> list[str]:
+        """The ids of the passages that match, by source and position.
+
+        Raises:
+            ValueError: The filter names a field that there is not.
+        """
+        matching, values = condition(where)
+        sql = f"SELECT id FROM passages WHERE {matching} ORDER BY source, position"  # noqa: S608 - the values are bound
+        rows = self._database.rows(sql, values)
+        return [cast("str", row[0]) for row in rows]
+
     def get(self, ids: Sequence[str]) -> list[Passage]:
         """The passages with these ids, in the order asked; ids that are not there are left out."""
         rows = self._database.rows(_SELECT_IDS, (json.dumps(list(ids)),))
@@ -201,6 +213,11 @@ class PassageIndex:
         """Keep a value beside the passages; the revision stays as it is."""
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def delete_meta(self, name: str) -> None:
+        """Forget a value kept beside the passages; the revision stays as it is."""
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM meta WHERE name = ?", (name,))
 
     def claim_meta(self, name: str, value: str) -> str:
         """Keep `value` unless `name` has one already; of several claimants, in any process, the first wins.

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import secrets
-import shutil
 import threading
-import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Self
 
 from epic_rag.retrievers.analysis import ANALYZER_VERSION, query_words
 from epic_rag.retrievers.bm25 import Bm25
 from epic_rag.retrievers.index import IndexState, PassageIndex
 from epic_rag.retrievers.passage import Passage
+from epic_rag.retrievers.ranking import RowNumbers, found_passages
+from epic_rag.retrievers.search import Progress
+from epic_rag.retrievers.snapshots import Manifest, SnapshotFolder
+from epic_rag.retrievers.where import Where
 
-_MANIFEST_NAME = "manifest.json"
-_TEMPORARY = ".tmp-"
-_STALE_SECONDS = 3600.0  # a temporary folder this old was left by a process that died
 _MAX_BUILDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """Scores and the content of the index that they were built from."""
+    """Scores, the content of the index that they were built from, and which passage stands in which row."""
 
     state: IndexState
     scores: Bm25
+    numbers: RowNumbers
+
+    @classmethod
+    def of(cls, state: IndexState, scores: Bm25) -> Self:
+        return cls(state, scores, RowNumbers(scores.ids))
 
 
 class LexicalIndex:
@@ -44,28 +44,35 @@ class LexicalIndex:
 
     def __init__(self, index: PassageIndex) -> None:
         self.index = index
+        self._snapshots = SnapshotFolder(
+            None if index.folder is None else index.folder / "lexical", read_only=index.read_only
+        )
         self._lock = threading.Lock()
         self._snapshot: _Snapshot | None = None
 
-    def search(self, query: str, k: int) -> list[tuple[Passage, float]]:
+    def search(self, query: str, k: int, where: Where | None = None) -> list[tuple[Passage, float]]:
         """The best passages for a question.
 
         Args:
             query: Text in any script; empty or without any known word, it finds nothing.
             k: How many at most.
+            where: Only passages whose fields match are ranked (see `where.Where`); None ranks all.
 
         Returns:
             (passage, score) by falling score, equal scores by source and position; scores are above 0.
+
+        Raises:
+            ValueError: `where` names a field that there is not.
         """
         wanted = query_words(query)
         if not wanted or k < 1:
             return []
-        scored = self._current().scores.top(wanted, k)
-        found = {passage.id: passage for passage in self.index.get([name for name, _ in scored])}
-        return [(found[name], score) for name, score in scored if name in found]  # one may have been deleted meanwhile
+        snapshot = self._current()
+        rows = snapshot.numbers.of(self.index.ids(where)) if where else None
+        return found_passages(self.index, snapshot.scores.top(wanted, k, rows))
 
-    def refresh(self) -> None:
-        """Make the scores fit the index now; costs nothing when they do already."""
+    def refresh(self, progress: Progress | None = None) -> None:
+        """Make the scores fit the index now; costs nothing when they do already, and too little to tell progress."""
         self._current()
 
     def _current(self) -> _Snapshot:
@@ -83,74 +90,26 @@ class LexicalIndex:
         """Build from a content that held still; after some tries from one that did not, to be built again next time."""
         for _ in range(_MAX_BUILDS):
             state = self.index.state
-            snapshot = _Snapshot(state, Bm25.build(self.index.passages()))
+            snapshot = _Snapshot.of(state, Bm25.build(self.index.passages()))
             if self.index.state == state:
                 self._keep(snapshot)
                 break
         return snapshot
 
-    @property
-    def _folder(self) -> Path | None:
-        return None if self.index.folder is None else self.index.folder / "lexical"
-
     def _load(self, state: IndexState) -> _Snapshot | None:
         """The scores kept for this state; None when there are none, or other ones, or damaged ones."""
-        if self._folder is None:
+        folder = self._snapshots.path(state.revision)
+        if folder is None or self._snapshots.manifest(state.revision) != _manifest(state):
             return None
-        folder = self._folder / str(state.revision)
         try:
-            if json.loads((folder / _MANIFEST_NAME).read_bytes()) != _manifest(state):
-                return None
-            return _Snapshot(state, Bm25.load(folder))
+            return _Snapshot.of(state, Bm25.load(folder))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def _keep(self, snapshot: _Snapshot) -> None:
         """Write the scores beside the index; a failure costs only that they are built again by the next process."""
-        if self._folder is None or self.index.read_only:
-            return
-        target = self._folder / str(snapshot.state.revision)
-        temporary = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        try:
-            temporary.mkdir(parents=True)
-            snapshot.scores.save(temporary)
-            (temporary / _MANIFEST_NAME).write_text(json.dumps(_manifest(snapshot.state)), encoding="utf-8")
-            _sync(temporary)
-            _replace(temporary, target)
-        except OSError:
-            pass
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        _remove_older(self._folder, snapshot.state.revision)
+        self._snapshots.keep(snapshot.state.revision, _manifest(snapshot.state), snapshot.scores.save)
 
 
-def _manifest(state: IndexState) -> dict[str, int | str]:
+def _manifest(state: IndexState) -> Manifest:
     return {"revision": state.revision, "token": state.token, "analyzer_version": ANALYZER_VERSION}
-
-
-def _sync(folder: Path) -> None:
-    """Bring every file to the disk before the folder gets its name, so that a power cut leaves no hollow one."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb+") as file:
-                os.fsync(file.fileno())
-
-
-def _replace(source: Path, target: Path) -> None:
-    """Rename a folder to a name that may be taken by a stale or a damaged one, or just now by another process."""
-    try:
-        source.rename(target)
-    except OSError:
-        aside = source.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
-        target.rename(aside)
-        source.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _remove_older(folder: Path, revision: int) -> None:
-    """Delete what no later process will read; a process that has it mapped keeps its pages."""
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            stale = path.name.startswith(_TEMPORARY) and time.time() - path.stat().st_mtime > _STALE_SECONDS
-            if stale or (path.name.isdecimal() and int(path.name) < revision):
-                shutil.rmtree(path, ignore_errors=True)

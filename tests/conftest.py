@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,14 @@ def smollm(model_cache: Path) -> LanguageModel:
 def smollm_fp32(model_cache: Path) -> LanguageModel:
     """SmolLM2-135M-Instruct in float32, for oracles."""
     return _real("float32", model_cache)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_user_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The settings of whoever runs the tests do not count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
+        yield
 
 
 @pytest.fixture(autouse=True)

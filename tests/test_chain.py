@@ -67,7 +67,7 @@ def test_it_composes_like_any_runnable(rag: EpicRAG) -> None:
     chain = rag | (lambda out: out["answer"]) | StrOutputParser()
     both = RunnableParallel(one=chain, two=rag).invoke(QUESTION)
     assert both["one"] == both["two"]["answer"]
-    failing = EpicRAG(engine=rag.engine, k=0).with_fallbacks([rag], exceptions_to_handle=(EpicError,))
+    failing = EpicRAG(engine=rag.engine, budget="1B").with_fallbacks([rag], exceptions_to_handle=(EpicError,))
     assert failing.invoke(QUESTION)["answer"] == both["one"]
 
 

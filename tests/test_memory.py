@@ -69,7 +69,7 @@ engine = Engine(LanguageModel(hf, make_tokenizer(), "tiny", "f"), open_store(sys
 peaks = []
 
 def progress(step, done, total):
-    if step == "encode" and done in (total // 4, total):
+    if step == "encode" and (done == total or (not peaks and done >= total / 4)):
         peaks.append(peak_bytes())
 
 report = ingest(engine, [Path(sys.argv[3])], None, progress)

@@ -12,6 +12,7 @@ import typer
 
 from epic_rag import config
 from epic_rag.cli.guard import guarded
+from epic_rag.cli.options import Device, Dtype, Json, MaxTokens, Model, Seed, Stop, Temperature, TopP
 from epic_rag.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
     from epic_rag.model import LanguageModel
     from epic_rag.perplexity import Perplexity
 
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        help="Hugging Face id, folder, .gguf file or 'demo'. Default: EPIC_RAG_MODEL, else the demo model if there.",
-    ),
-]
 Budget = Annotated[
     str | None,
     typer.Option(help="KV that may stay: tokens (1024), a share of the prompt (25%) or bytes (64MB). Default: all."),
@@ -36,9 +30,6 @@ Policy = Annotated[
     typer.Option(help="Which tokens are evicted: roco, h2o, tova, recency, random, full. Default: roco with a budget."),
 ]
 Stride = Annotated[int, typer.Option(help="Tokens prefilled between two evictions.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="auto, bfloat16, float16 or float32.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -62,11 +53,11 @@ def generate_command(
     chat: Annotated[
         bool, typer.Option("--chat/--plain", help="Answer as an assistant does, or continue the text.")
     ] = False,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = config.DEFAULT_MAX_TOKENS,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus for sampling.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="The answer ends before this text; may be repeated.")] = None,
+    max_tokens: MaxTokens = config.DEFAULT_MAX_TOKENS,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
     compat: Annotated[str | None, typer.Option(help="easykv: decide as EasyKV's RoCo does, quirks included.")] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",

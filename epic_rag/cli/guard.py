@@ -6,6 +6,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import ParamSpec
 
 import typer
@@ -19,9 +20,17 @@ NOT_DONE = 2
 INTERRUPTED = 130
 """Exit code: stopped by Ctrl-C."""
 
+settings_mistake: ContextVar[Exception | None] = ContextVar("settings_mistake", default=None)
+"""What was wrong with the settings; told when a command runs, so that `--help` answers all the same."""
 
-def guarded(command: Callable[Params, None]) -> Callable[Params, None]:
-    """Run `command`; print what it raises on purpose as one line."""
+
+def guarded(command: Callable[Params, None], *, needs_settings: bool = True) -> Callable[Params, None]:
+    """Run `command`; print what it raises on purpose as one line.
+
+    Args:
+        command: what to run.
+        needs_settings: do not run it when the settings could not be read.
+    """
 
     @functools.wraps(command)
     def run(*args: Params.args, **kwargs: Params.kwargs) -> None:
@@ -30,7 +39,10 @@ def guarded(command: Callable[Params, None]) -> Callable[Params, None]:
         from epic_rag.retrievers.errors import RetrieverError
 
         _quiet()
+        mistake = settings_mistake.get() if needs_settings else None
         try:
+            if mistake is not None:
+                raise mistake  # noqa: TRY301 - told like any other
             command(*args, **kwargs)
         except (typer.Exit, typer.Abort, BrokenPipeError):  # whoever read the output has left: typer ends in silence
             raise

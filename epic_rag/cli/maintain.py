@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epic_rag.cli.guard import PARTLY, guarded
+from epic_rag.cli.options import Json, Store
 from epic_rag.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 """Damaged or left out blobs that are listed for people; JSON has them all."""
-
-Store = Annotated[str | None, typer.Option("--store", help="The store. Default: EPIC_RAG_STORE, else .epic-rag here.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -172,9 +170,9 @@ def _copy(source_uri: str, target_uri: str, *, as_json: bool, seal: bool = False
 
 
 def _address(store: str | None) -> str:
-    from epic_rag import config
+    from epic_rag.settings import configured
 
-    return store or config.configured_store()
+    return configured({"store": store}).store
 
 
 def _opened(uri: str, secret: bytes | None) -> KVStore:

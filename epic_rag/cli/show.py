@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from epic_rag.ask import Context, Delta
 from epic_rag.cli.output import print_json
@@ -30,34 +41,58 @@ def ingest_progress(*, quiet: bool) -> Iterator[IngestProgress | None]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        RateColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=console, transient=True) as bars:
-        tasks = {"read": bars.add_task("read documents", total=None)}
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=60) as bars:
+        tasks = {"read": bars.add_task("read documents", total=None, unit="documents")}
 
         def tell(step: str, done: int, total: int) -> None:
             if step not in tasks:
-                tasks[step] = bars.add_task("encode chunks", total=total)
+                bars.update(tasks["read"], total=bars.tasks[0].completed)
+                what, unit = ("embed", "passages") if step == "embed" else ("encode", "tokens")
+                tasks[step] = bars.add_task(f"{what} {unit}", total=total, unit=unit)
             bars.update(tasks[step], completed=done, total=total or None)
 
         yield tell
 
 
-def show_ingest(report: IngestReport, *, as_json: bool) -> None:
-    """Print an ingest's summary."""
+class RateColumn(ProgressColumn):
+    """How fast it goes, in the task's own unit: tokens per second over the last minute."""
+
+    def render(self, task: Task) -> Text:
+        """The rate, or nothing while it is not known."""
+        rate = task.finished_speed or task.speed
+        return Text("" if rate is None else f"{rate:,.0f} {task.fields['unit']}/s")
+
+
+def show_ingest(report: IngestReport, *, as_json: bool, one_line: bool = False) -> None:
+    """Print an ingest's summary; `one_line` keeps the JSON in one, where more will follow."""
     if as_json:
-        print_json(report.to_dict())
+        if one_line:
+            typer.echo(json.dumps(report.to_dict(), ensure_ascii=False))
+        else:
+            print_json(report.to_dict())
         return
     for error in report.errors:
         typer.secho(f"left out: {error.source}: {error.reason}", fg="yellow", err=True)
     for warning in report.warnings:
         typer.secho(f"warning: {warning}", fg="yellow", err=True)
+    for change in report.changes:
+        typer.echo(f"would {change.action} {change.source}")
+    if report.dry_run:
+        typer.echo("dry run:   nothing was written; what follows would be done")
     documents = f"{report.added} added, {report.updated} updated, {report.skipped} unchanged, {report.deleted} deleted"
-    typer.echo(f"documents: {documents}, {len(report.errors)} left out")
+    ignored = f", {report.ignored} hidden or of unknown suffix" if report.ignored else ""
+    typer.echo(f"documents: {documents}, {len(report.errors)} left out{ignored}")
     nothing = "; nothing had to be encoded" if report.chunks and not report.encoded else ""
     typer.echo(f"chunks:    {report.chunks}, {report.encoded} encoded now, {report.reused} already stored{nothing}")
-    typer.echo(f"stored:    {report.bytes / 1e6:.1f} MB, encoding {report.encoding}, {report.seconds:.1f} s")
+    if report.dry_run:
+        typer.echo(f"to encode: {report.encoded_tokens} of {report.tokens} tokens, {report.seconds:.1f} s to find out")
+        return
+    rate = f", {report.tokens_per_second:,.0f} tokens/s" if report.encoded else ""
+    typer.echo(f"stored:    {report.bytes / 1e6:.1f} MB, encoding {report.encoding}, {report.seconds:.1f} s{rate}")
 
 
 def show_answer(events: Iterator[Context | Delta | Answer], *, as_json: bool) -> None:

@@ -52,7 +52,7 @@ class Keeping:
         self.keeper: SlotKeeper | None = None
         self._policy = policy
         self._scores: SlotScores | None = None
-        self._pinned = len(prompt.prefix_ids), len(prompt.suffix_ids)
+        self._pinned = prompt.num_pinned, len(prompt.suffix_ids)
         room = prompt.num_tokens + answer_tokens
         if self.budget_tokens is not None and self.budget_tokens < room and policy.needs_scores:
             self._scores = SlotScores(model.num_layers, model.num_kv_heads, room, model.device)

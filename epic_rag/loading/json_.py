@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
 from epic_rag.loading.decode import decode_text, marked_encoding
@@ -57,9 +58,20 @@ def load_jsonl(path: Path, source: str) -> Iterator[LoadedDocument | SkippedSour
         OSError: The file cannot be read.
         SkipSourceError: It is binary or empty.
     """
+    with path.open("rb") as file:
+        yield from load_jsonl_stream(file, source)
+
+
+def load_jsonl_stream(stream: BufferedReader, source: str) -> Iterator[LoadedDocument | SkippedSource]:
+    """Read one object a line from an open file or pipe.
+
+    Raises:
+        OSError: It cannot be read.
+        SkipSourceError: It is binary or empty.
+    """
     names = _Names(source)
     num_records = 0
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_lines(stream), 1):
         if not line.strip():
             continue
         num_records += 1
@@ -73,16 +85,14 @@ def load_jsonl(path: Path, source: str) -> Iterator[LoadedDocument | SkippedSour
         raise SkipSourceError(EMPTY)
 
 
-def _lines(path: Path) -> Iterator[bytes | str]:
-    with path.open("rb") as file:
-        head = file.read(_PROBE_BYTES)
-        file.seek(0)
-        if (marked_encoding(head) or "utf-8-sig") == "utf-8-sig":
-            if b"\0" in head:
-                decode_text(head)  # raises: such a file is binary, and reported once instead of line by line
-            yield from file
-        else:
-            yield from decode_text(file.read()).split("\n")
+def _lines(stream: BufferedReader) -> Iterator[bytes | str]:
+    head = stream.peek(_PROBE_BYTES)[:_PROBE_BYTES]
+    if (marked_encoding(head) or "utf-8-sig") == "utf-8-sig":
+        if b"\0" in head:
+            decode_text(head)  # raises: such a file is binary, and reported once instead of line by line
+        yield from stream
+    else:
+        yield from decode_text(stream.read()).split("\n")
 
 
 def _parse(text: str) -> Json:

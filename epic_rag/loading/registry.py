@@ -7,10 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from epic_rag.loading.document import LoadedDocument, SkippedSource
+from epic_rag.loading.docx import load_docx
 from epic_rag.loading.html import load_html
 from epic_rag.loading.json_ import load_json, load_jsonl
 from epic_rag.loading.markdown import load_markdown
 from epic_rag.loading.pdf import load_pdf
+from epic_rag.loading.pptx import load_pptx
 from epic_rag.loading.rst import load_rst
 from epic_rag.loading.text import load_text
 
@@ -28,8 +30,13 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         ".json": load_json,
         ".jsonl": load_jsonl,
         ".pdf": load_pdf,
+        ".docx": load_docx,
+        ".pptx": load_pptx,
     }
 )
+
+SLOW_SUFFIXES = frozenset([".pdf", ".docx", ".pptx"])
+"""Formats worth a process of their own: a file takes tens of milliseconds, where one of text takes less than one."""
 
 
 def reader_for(path: Path) -> Reader | None:

@@ -10,7 +10,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from epic_rag.loading.document import SkippedSource
+from epic_rag.loading.pattern import PathPattern
 from epic_rag.loading.registry import READERS, reader_for
+
+STDIN = "-"
+"""The path that stands for standard input."""
 
 _NOT_REGULAR_REASON = "not a regular file"
 
@@ -32,12 +36,20 @@ class Walk:
     def files(self, paths: Sequence[Path]) -> Iterator[Path | SkippedSource]:
         """The files to read, in the order of `paths` and sorted by name beneath each.
 
-        A path named by the user is never ignored: it is yielded, or skipped with a reason.
+        A path named by the user is never ignored: it is yielded, or skipped with a reason. One that is not there and
+        holds `*`, `?` or `[` is a pattern; `-` is yielded as it is.
         """
         for path in paths:
+            if str(path) == STDIN:
+                yield path
+                continue
             try:
                 mode = path.stat().st_mode
             except OSError as error:
+                pattern = PathPattern.of(path)
+                if pattern is not None:
+                    yield from self._pattern(path, pattern)
+                    continue
                 yield SkippedSource(source_name(path), reason_for(error))
                 continue
             except ValueError as error:  # a NUL character in the name
@@ -52,7 +64,16 @@ class Walk:
             else:
                 yield path
 
-    def _folder(self, folder: Path) -> Iterator[Path | SkippedSource]:
+    def _pattern(self, path: Path, pattern: PathPattern) -> Iterator[Path | SkippedSource]:
+        """What a pattern names; a pattern that names nothing is skipped with a reason."""
+        found_any = False
+        for found in self._folder(pattern.root, pattern):
+            found_any = True
+            yield found
+        if not found_any:
+            yield SkippedSource(source_name(path), f"no such file, and no file of a known suffix ({_known()}) matches")
+
+    def _folder(self, folder: Path, pattern: PathPattern | None = None) -> Iterator[Path | SkippedSource]:
         """Walk one folder without recursion, entries sorted by name, a folder's content in its place."""
         stack = self._entries(folder)
         while stack:
@@ -65,7 +86,10 @@ class Walk:
                 continue
             mode = _mode(found)
             if stat.S_ISDIR(mode):
-                stack.extend(self._entries(found))
+                if pattern is None or pattern.leads_to(found):
+                    stack.extend(self._entries(found))
+            elif pattern is not None and not pattern.covers(found):
+                continue
             elif reader_for(found) is None or not self._matches(found.name):
                 self.num_ignored += 1
             elif mode and not stat.S_ISREG(mode):
@@ -119,4 +143,8 @@ def reason_for(error: OSError) -> str:
 
 def _unknown_suffix(path: Path) -> str:
     suffix = f"unknown suffix {path.suffix}" if path.suffix else "no suffix"
-    return f"{suffix}; known are {' '.join(READERS)}"
+    return f"{suffix}; known are {_known()}"
+
+
+def _known() -> str:
+    return " ".join(READERS)

@@ -50,7 +50,7 @@ def test_what_is_named_is_read_even_when_hidden(tree):
 
 def test_an_unknown_suffix_that_is_named_is_skipped_with_those_known(tree):
     tree("code.py", "plain")
-    known = "known are .txt .md .markdown .rst .html .htm .json .jsonl .pdf"
+    known = "known are .txt .md .markdown .rst .html .htm .json .jsonl .pdf .docx .pptx"
     assert names([Path("code.py"), Path("plain")])[0] == [
         SkippedSource("code.py", f"unknown suffix .py; {known}"),
         SkippedSource("plain", f"no suffix; {known}"),

@@ -81,6 +81,18 @@ def test_k_below_one_is_refused(index):
 
 def test_a_search_over_another_index_is_refused(index):
     own = LexicalIndex(index)
-    assert PassageRetriever(index=index, lexical=own).lexical is own
-    with PassageIndex(None) as other, pytest.raises(ValidationError, match="searches another index"):
-        PassageRetriever(index=index, lexical=LexicalIndex(other))
+    assert PassageRetriever(index=index, search=own).search is own
+    assert PassageRetriever(search=own).index is index
+    with PassageIndex(None) as other, pytest.raises(ValidationError, match="search is over another index"):
+        PassageRetriever(index=index, search=LexicalIndex(other))
+    with pytest.raises(ValidationError, match="expected index or search, got neither"):
+        PassageRetriever()
+
+
+def test_a_filter_of_the_retriever_and_of_one_call(index):
+    retriever = PassageRetriever(index=index, where={"source": "b.*"})
+    assert {document.metadata["source"] for document in retriever.invoke("fish")} == {"b.md"}
+    assert {document.metadata["source"] for document in retriever.invoke("fish", where={"source": "a.*"})} == {"a.md"}
+    assert len(asyncio.run(retriever.ainvoke("fish", k=99, where={}))) == 12
+    with pytest.raises(ValueError, match="where names 'author'"):
+        retriever.invoke("fish", where={"author": "x"})

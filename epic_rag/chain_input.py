@@ -1,0 +1,83 @@
+"""What `EpicRAG` takes: a question, alone or with the conversation before it, in LangChain's or our own words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NotRequired
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    convert_to_messages,
+)
+from pydantic import ConfigDict, with_config
+from typing_extensions import TypedDict
+
+from epic_rag.errors import ConfigError
+from epic_rag.history import Role, Turn
+
+_ROLES: dict[str, Role] = {
+    "user": "user", "human": "user", "assistant": "assistant", "ai": "assistant", "system": "system",
+}  # fmt: skip
+
+
+@with_config(ConfigDict(arbitrary_types_allowed=True))
+class Question(TypedDict):
+    """Input as a dict; a plain string will do as well.
+
+    `chat_history` holds the turns before the question, oldest first: messages, or what LangChain makes messages of.
+    """
+
+    question: str
+    chat_history: NotRequired[list[BaseMessage | dict[str, Any] | tuple[str, str]]]
+
+
+def read_input(given: str | Question) -> tuple[str, tuple[Turn, ...]]:
+    """The question, and the turns before it.
+
+    Raises:
+        ConfigError: another shape; says which was expected.
+    """
+    question = given.get("question") if isinstance(given, dict) else given
+    if not isinstance(question, str):
+        raise ConfigError(
+            "expected a question as a string or as {'question': …, 'chat_history': […]}, "
+            f"got {type(given).__name__}: {given!r}"
+        )
+    history = given.get("chat_history") if isinstance(given, dict) else None
+    return question, () if history is None else _turns(history)
+
+
+def _turns(history: object) -> tuple[Turn, ...]:
+    """The turns of a chat history; messages of tools are no part of the conversation and are passed over."""
+    if isinstance(history, str) or not isinstance(history, Sequence):
+        raise ConfigError(f"chat_history: expected a list of messages, got {type(history).__name__}")
+    turns = (_turn(one, number) for number, one in enumerate(history, 1))
+    return tuple(turn for turn in turns if turn is not None)
+
+
+def _turn(given: object, number: int) -> Turn | None:
+    if isinstance(given, Turn):
+        return given
+    try:
+        (message,) = convert_to_messages([given])  # type: ignore[list-item]
+    except (ValueError, NotImplementedError, TypeError) as error:
+        raise ConfigError(
+            f"chat_history, message {number}: expected a message, ('human', text) or a dict with role and content, "
+            f"got {given!r}"
+        ) from error
+    role = _role(message)
+    return None if role is None else Turn(role, str(message.text))
+
+
+def _role(message: BaseMessage) -> Role | None:
+    if isinstance(message, HumanMessage):
+        return "user"
+    if isinstance(message, AIMessage):
+        return "assistant"
+    if isinstance(message, SystemMessage):
+        return "system"
+    return _ROLES.get(message.role.lower()) if isinstance(message, ChatMessage) else None

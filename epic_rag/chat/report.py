@@ -1,0 +1,68 @@
+"""What a chat reports with its answer, in LangChain's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+
+from langchain_core.messages import AIMessageChunk
+from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
+from langchain_core.outputs import ChatGenerationChunk
+
+from epic_rag.ask import Context, Delta
+from epic_rag.schema import Answer, TokenCounts
+
+PROVIDER = "epic-rag"
+
+
+def chunks(events: Iterable[Context | Delta | Answer]) -> Iterator[ChatGenerationChunk]:
+    """The events of an answer as chunks of one message, which add up to it.
+
+    Yields:
+        The sources first, if there are any; then pieces of the answer; last, without text, everything else.
+    """
+    has_begun = False
+    for event in events:
+        if isinstance(event, Context):
+            if event.sources:
+                yield _chunk("", {"sources": [asdict(source) for source in event.sources]})
+        elif isinstance(event, Delta):
+            text = event.text if has_begun else event.text.lstrip()  # the answer begins with its first word
+            has_begun = has_begun or bool(text)
+            if text:
+                yield _chunk(text)
+        else:
+            yield _last_chunk(event)
+
+
+def _chunk(text: str, metadata: dict[str, object] | None = None) -> ChatGenerationChunk:
+    return ChatGenerationChunk(message=AIMessageChunk(content=text, response_metadata=metadata or {}))
+
+
+def _last_chunk(answer: Answer) -> ChatGenerationChunk:
+    metadata = {
+        "model_provider": PROVIDER,
+        "model_name": answer.model,
+        "finish_reason": answer.finish_reason,
+        "selector": answer.selector,
+        "policy": answer.policy,
+        "timings": asdict(answer.timings),
+        "tokens": asdict(answer.tokens),
+        "kv_bytes": asdict(answer.kv_bytes),
+        "dropped": [asdict(gone) for gone in answer.dropped],
+        "warnings": list(answer.warnings),
+    }
+    message = AIMessageChunk(
+        content="", response_metadata=metadata, usage_metadata=_usage(answer.tokens), chunk_position="last"
+    )
+    return ChatGenerationChunk(message=message)
+
+
+def _usage(tokens: TokenCounts) -> UsageMetadata:
+    """`cache_read` is KV from the store, linked; `cache_creation` is what was encoded and stored for this answer."""
+    return UsageMetadata(
+        input_tokens=tokens.context,
+        output_tokens=tokens.answer,
+        total_tokens=tokens.context + tokens.answer,
+        input_token_details=InputTokenDetails(cache_read=tokens.loaded, cache_creation=tokens.encoded),
+    )

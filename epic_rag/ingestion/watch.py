@@ -1,0 +1,93 @@
+"""Watch folders and ingest what changed in them, again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from epic_rag.engine import Engine
+from epic_rag.errors import ConfigError
+from epic_rag.ingest import ingest
+from epic_rag.ingestion.options import IngestOptions, Progress
+from epic_rag.loading import STDIN
+from epic_rag.loading.walk import Walk
+from epic_rag.schema import IngestReport
+
+POLL_SECONDS = 1.0
+
+_Shown = Callable[[], AbstractContextManager[Progress | None]]
+_Marks = Mapping[Path, tuple[int, int] | None]  # size in bytes and time of change in nanoseconds; None: not readable
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One watch over files and folders, by size and time of change: that works on every file system.
+
+    Attributes:
+        engine: model, store and index.
+        paths: files, folders and patterns.
+        options: how; with `prune`, documents whose files went are removed.
+        pause: waits between two looks.
+        stop: whether to end; asked after every look. None: never, so that Ctrl-C ends it.
+    """
+
+    engine: Engine
+    paths: Sequence[Path]
+    options: IngestOptions
+    pause: Callable[[], None] = lambda: time.sleep(POLL_SECONDS)
+    stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        """Check what there is to watch.
+
+        Raises:
+            ConfigError: standard input, or a dry run.
+        """
+        if any(str(path) == STDIN for path in self.paths):
+            raise ConfigError("watch needs files and folders: standard input ends, and cannot be read again")
+        if self.options.dry_run:
+            raise ConfigError("watch and dry run exclude each other: take one of the two")
+
+    def reports(self, progress: _Shown = nullcontext) -> Iterator[IngestReport]:
+        """The first ingest's report, then one for each time that something changed.
+
+        A change counts when two looks after each other see the same: a file that is still being written waits, and so
+        does whatever changes while an ingest runs.
+
+        Args:
+            progress: opened for each ingest, and told how far it is.
+
+        Raises:
+            StoreWriteError: the store cannot be written; what was stored before stays.
+        """
+        before = done = self._look()
+        yield self._ingest(self.paths, progress)
+        while not self.stop():
+            self.pause()
+            now = self._look()
+            if now == before and now != done:
+                changed = [path for path, mark in now.items() if path not in done or done[path] != mark]
+                if changed or self.options.prune:
+                    yield self._ingest(changed, progress)
+                done = now
+            before = now
+
+    def _ingest(self, paths: Sequence[Path], progress: _Shown) -> IngestReport:
+        """Ingest what is new or changed; what went is looked for under all that is watched."""
+        with progress() as tell:
+            return ingest(self.engine, paths, self.options, tell, prune_under=self.paths)
+
+    def _look(self) -> _Marks:
+        """Every file to read, in the order of reading."""
+        return {found: _mark(found) for found in Walk().files(self.paths) if isinstance(found, Path)}
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
