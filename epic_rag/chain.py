@@ -16,7 +16,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import patch_config, run_in_executor
 from langchain_core.runnables.utils import AddableDict
-from pydantic import ConfigDict, SkipValidation, model_validator
+from pydantic import ConfigDict, SkipValidation, StrictInt, model_validator
 from typing_extensions import TypedDict
 
 from epic_rag.ask import AskOptions, Context, Delta, ask
@@ -25,6 +25,7 @@ from epic_rag.condense import condense
 from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine, open_engine
+from epic_rag.evict import KVBudget
 from epic_rag.history import search_text
 from epic_rag.rerank import CANDIDATES_PER_PASSAGE, rerank
 from epic_rag.retrieve import Retrieved, from_documents, retrieve
@@ -77,7 +78,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     """Which context tokens are computed again: `none`, `lego:K` or `full`."""
     policy: str | None = None
     """Which tokens stay under the budget; None: `roco`."""
-    budget: int | str | None = None
+    budget: StrictInt | str | KVBudget | None = None
     """What may stay in the KV cache: tokens (1024), a share of the prompt ("25%") or bytes ("64MB"); None: all."""
     history_mode: Literal["direct", "condense"] = "direct"
     """What a conversation does. `direct`: earlier turns stand in the prompt, and the question is looked up (a very

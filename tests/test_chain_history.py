@@ -16,6 +16,7 @@ from epic_rag import EpicRAG
 from epic_rag.chain_input import read_input
 from epic_rag.condense import condense
 from epic_rag.errors import ConfigError
+from epic_rag.evict import KVBudget
 from epic_rag.history import Turn
 from epic_rag.ingest import ingest
 
@@ -135,6 +136,7 @@ def test_k_selector_budget_and_policy_can_be_set_for_one_call(rag: EpicRAG) -> N
         ({"k": 0}, ConfigError, "k, the number of passages"),
         ({"selector": "best"}, ConfigError, "unknown selector"),
         ({"history_mode": "long"}, ValidationError, "'direct' or 'condense'"),
+        ({"budget": True}, ValidationError, "budget"),
         ({"kay": 3}, ValidationError, "Extra inputs are not permitted"),
     ],
 )
@@ -143,3 +145,8 @@ def test_fields_that_cannot_be_are_refused_at_once(
 ) -> None:
     with pytest.raises(error, match=words):
         EpicRAG(engine=rag.engine, **field)  # type: ignore[arg-type]
+
+
+def test_a_budget_may_be_written_in_every_way(rag: EpicRAG) -> None:
+    answers = [EpicRAG(engine=rag.engine, budget=budget).invoke(QUESTION) for budget in ("50%", KVBudget(ratio=0.5))]
+    assert answers[0]["answer"] == answers[1]["answer"]

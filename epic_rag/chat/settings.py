@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, StrictInt, ValidationError, model_validator
 
 from epic_rag.ask import AskOptions
 from epic_rag.config import DEFAULT_MAX_TOKENS, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions
 from epic_rag.errors import ConfigError
+from epic_rag.evict import KVBudget
 
 HOSTED_ONLY = frozenset({"api_key", "base_url", "max_retries", "timeout"})
 """Standard parameters of chat models behind a network; a model that runs here takes them and has no use for them."""
@@ -30,7 +31,7 @@ class ChatSettings(BaseModel):
     """Which tokens of the documents are computed again: `none`, `lego:K` or `full`."""
     policy: str | None = None
     """Which tokens stay under the budget; None: `roco`."""
-    budget: int | str | None = None
+    budget: StrictInt | str | KVBudget | None = None
     """What may stay in the KV cache: tokens (1024), a share of the prompt ("25%") or bytes ("64MB"); None: all."""
     max_tokens: int = DEFAULT_MAX_TOKENS
     """Longest answer."""

@@ -34,6 +34,8 @@ def test_fields_are_checked_when_the_model_is_made(engine: Engine) -> None:
         ChatEpic(engine=engine, temperature=-1)
     with pytest.raises(ValidationError, match="selectr"):
         ChatEpic(engine=engine, selectr="none")
+    with pytest.raises(ValidationError, match="budget"):
+        ChatEpic(engine=engine, budget=True)
     usual = ChatEpic(engine=engine, temperature=None, stop="\n", timeout=3, api_key="x", max_retries=2)
     assert (usual.temperature, usual.stop) == (0.0, ("\n",))
 
