@@ -89,7 +89,8 @@ def run(arguments: list[str]) -> dict[str, object]:
     report = json.loads(text)
     peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     print(f"{report['chunks']} chunks, {report['encoded']} encoded, {seconds:.1f} s, {peak_bytes / 2**30:.2f} GiB")
-    return {"process_seconds": seconds, "exit_code": code, "peak_bytes": peak_bytes, **report}
+    cpu_seconds = usage.ru_utime + usage.ru_stime
+    return {"process_seconds": seconds, "cpu_seconds": cpu_seconds, "exit_code": code, "peak_bytes": peak_bytes, **report}
 
 
 if __name__ == "__main__":
