@@ -90,7 +90,13 @@ def run(arguments: list[str]) -> dict[str, object]:
     peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     print(f"{report['chunks']} chunks, {report['encoded']} encoded, {seconds:.1f} s, {peak_bytes / 2**30:.2f} GiB")
     cpu_seconds = usage.ru_utime + usage.ru_stime
-    return {"process_seconds": seconds, "cpu_seconds": cpu_seconds, "exit_code": code, "peak_bytes": peak_bytes, **report}
+    return {
+        "process_seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "exit_code": code,
+        "peak_bytes": peak_bytes,
+        **report,
+    }
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def make_search(name: str, index: PassageIndex, embeddings: Embeddings | str | N
     """A search by its name.
 
     Args:
-        name: `bm25` (by words), `dense` (by meaning) or `hybrid` (both, fused by their ranks).
+        name: `bm25` (by words), `dense` (by meaning) or `hybrid` (both, fused).
         index: The passages.
         embeddings: For `dense` and `hybrid`: LangChain embeddings or what `load_embeddings` takes; None: the demo's.
 

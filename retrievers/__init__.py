@@ -16,20 +16,25 @@ from epic_rag.retrievers.where import Where
 
 if TYPE_CHECKING:
     from epic_rag.retrievers.dense import DenseIndex as DenseIndex
+    from epic_rag.retrievers.fusion import ConvexCombination as ConvexCombination
+    from epic_rag.retrievers.fusion import ReciprocalRanks as ReciprocalRanks
     from epic_rag.retrievers.hybrid import HybridIndex as HybridIndex
     from epic_rag.retrievers.lexical import LexicalIndex as LexicalIndex
     from epic_rag.retrievers.record_manager import SQLiteRecordManager as SQLiteRecordManager
     from epic_rag.retrievers.retriever import PassageRetriever as PassageRetriever
 
 _LAZY = {
+    "ConvexCombination": "epic_rag.retrievers.fusion",
     "DenseIndex": "epic_rag.retrievers.dense",
     "HybridIndex": "epic_rag.retrievers.hybrid",
     "LexicalIndex": "epic_rag.retrievers.lexical",
     "PassageRetriever": "epic_rag.retrievers.retriever",
+    "ReciprocalRanks": "epic_rag.retrievers.fusion",
     "SQLiteRecordManager": "epic_rag.retrievers.record_manager",
 }
 
 __all__ = [
+    "ConvexCombination",
     "DenseIndex",
     "DocumentRecord",
     "EmbedderError",
@@ -40,6 +45,7 @@ __all__ = [
     "Passage",
     "PassageIndex",
     "PassageRetriever",
+    "ReciprocalRanks",
     "RetrieverError",
     "SQLiteRecordManager",
     "Search",

@@ -1,52 +1,35 @@
-"""Several searches fused by their ranks alone."""
+"""Several searches fused into one."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
+from epic_rag.retrievers.fusion import ConvexCombination, Fusion
 from epic_rag.retrievers.index import PassageIndex
 from epic_rag.retrievers.passage import Passage
 from epic_rag.retrievers.search import Progress, Search
 from epic_rag.retrievers.where import Where
 
-RRF_CONSTANT = 60
-_CANDIDATES = 100  # of each search, or k where that is more: what lies deeper adds less than 1/160
-
-Item = TypeVar("Item", bound=Hashable)
-
-
-def reciprocal_ranks(rankings: Sequence[Sequence[Item]], constant: int = RRF_CONSTANT) -> dict[Item, float]:
-    """Fused scores of Cormack, Clarke and Büttcher ("Reciprocal Rank Fusion", SIGIR 2009).
-
-    Args:
-        rankings: Items by falling score, each once in a ranking.
-        constant: Damps the weight of the first places.
-
-    Returns:
-        For each item the sum of 1 / (constant + rank) over the rankings that hold it, ranks from 1.
-    """
-    scores: dict[Item, float] = {}
-    for ranking in rankings:
-        for rank, item in enumerate(ranking, 1):
-            scores[item] = scores.get(item, 0.0) + 1 / (constant + rank)
-    return scores
+_CANDIDATES = 100  # of each search, or k where that is more
 
 
 class HybridIndex:
-    """Reciprocal rank fusion of searches over one index; safe for threads where they are.
+    """Searches over one index, fused; safe for threads where they are.
 
     Args:
         searches: Two or more over the same index, such as a `LexicalIndex` and a `DenseIndex`.
+        fusion: How; by default the `ConvexCombination` of a `LexicalIndex` and a `DenseIndex`, in this order.
 
     Raises:
         ValueError: None was given, or they search different indexes.
     """
 
-    def __init__(self, searches: Sequence[Search]) -> None:
+    def __init__(self, searches: Sequence[Search], fusion: Fusion | None = None) -> None:
         if not searches or any(search.index is not searches[0].index for search in searches):
             raise ValueError(f"expected searches over one PassageIndex, got {len(searches)} over different or none")
         self.searches = tuple(searches)
+        self._fusion = ConvexCombination() if fusion is None else fusion
+        self._fusion([{} for _ in searches])  # one that is for another number of searches says so now
 
     @property
     def index(self) -> PassageIndex:
@@ -70,11 +53,9 @@ class HybridIndex:
         """
         if k < 1:
             return []
-        rankings = [
-            [passage for passage, _ in search.search(query, max(k, _CANDIDATES), where)] for search in self.searches
-        ]
-        scores = reciprocal_ranks([[passage.id for passage in ranking] for ranking in rankings])
-        passages = {passage.id: passage for ranking in rankings for passage in ranking}
+        found = [search.search(query, max(k, _CANDIDATES), where) for search in self.searches]
+        passages = {passage.id: passage for ranking in found for passage, _ in ranking}
+        scores = self._fusion([{passage.id: score for passage, score in ranking} for ranking in found])
         order = sorted(passages.values(), key=lambda one: (-scores[one.id], one.source, one.position))
         return [(passage, scores[passage.id]) for passage in order[:k]]
 

@@ -60,6 +60,14 @@ def _no_user_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _unwritten_memory_is_nan() -> Iterator[None]:
+    """No result may depend on what fresh memory happens to hold: torch fills it with NaN here."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.fixture(autouse=True)
 def _threads(request: pytest.FixtureRequest) -> None:
     """Tiny models are fastest in one thread; the real one gets two."""

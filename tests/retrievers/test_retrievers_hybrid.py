@@ -1,15 +1,16 @@
-from fractions import Fraction
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from word_embeddings import WordEmbeddings
 
-from epic_rag.retrievers import DenseIndex, HybridIndex, LexicalIndex, PassageIndex, PassageRetriever
-from epic_rag.retrievers.hybrid import reciprocal_ranks
-
-RANKINGS = st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), max_size=4)
+from epic_rag.retrievers import (
+    ConvexCombination,
+    DenseIndex,
+    HybridIndex,
+    LexicalIndex,
+    PassageIndex,
+    PassageRetriever,
+    ReciprocalRanks,
+)
 
 
 @pytest.fixture
@@ -25,42 +26,16 @@ def hybrid(index):
     return HybridIndex((LexicalIndex(index), DenseIndex(index, WordEmbeddings())))
 
 
-@given(RANKINGS, st.integers(0, 100))
-def test_fused_scores_are_those_of_the_formula(rankings, constant):
-    scores = reciprocal_ranks(rankings, constant)
-    exact = {
-        item: sum(Fraction(1, constant + ranking.index(item) + 1) for ranking in rankings if item in ranking)
-        for ranking in rankings
-        for item in ranking
-    }
-    assert scores == pytest.approx({item: float(score) for item, score in exact.items()})
-
-
-@given(RANKINGS)
-def test_the_order_of_the_rankings_does_not_matter(rankings):
-    assert reciprocal_ranks(rankings[::-1]) == pytest.approx(reciprocal_ranks(rankings))
-
-
-@given(st.lists(st.integers(), unique=True, min_size=1), st.integers(1, 4))
-def test_rankings_that_agree_keep_their_order(ranking, count):
-    scores = reciprocal_ranks([ranking] * count)
-    assert sorted(ranking, key=lambda item: -scores[item]) == ranking
-
-
-@given(RANKINGS, st.integers(0, 30))
-def test_one_more_first_place_raises_nothing_but_its_item(rankings, item):
-    before, after = reciprocal_ranks(rankings), reciprocal_ranks([*rankings, [item]])
-    assert after.pop(item) > before.pop(item, 0.0)
-    assert after == before
-
-
-def test_scores_are_the_sum_over_both(index, hybrid):
-    expected = reciprocal_ranks([[p.id for p, _ in search.search("red fish", 100)] for search in hybrid.searches])
+@pytest.mark.parametrize("fusion", [None, ReciprocalRanks(), ConvexCombination((0.5, 0.5))])
+def test_scores_are_those_of_both_fused(index, fusion):
+    hybrid = HybridIndex((LexicalIndex(index), DenseIndex(index, WordEmbeddings())), fusion)
+    rankings = [{p.id: score for p, score in search.search("red fish", 100)} for search in hybrid.searches]
+    expected = (fusion or ConvexCombination())(rankings)
     found = hybrid.search("red fish", 9)
     assert {passage.id: score for passage, score in found} == expected
     assert [score for _, score in found] == sorted(expected.values(), reverse=True)
     assert found[0][0].text == "red fish swim"
-    assert found[0][1] == 2 / 61
+    assert found[0][1] == (2 / 61 if fusion == ReciprocalRanks() else pytest.approx(1))
 
 
 def test_fewer_are_the_first_of_more(hybrid):
@@ -103,6 +78,12 @@ def test_parts_over_different_indexes_are_refused(index):
         HybridIndex((LexicalIndex(index), LexicalIndex(other)))
     with pytest.raises(ValueError, match="got 0"):
         HybridIndex(())
+
+
+def test_a_fusion_for_another_number_of_searches_is_refused(index):
+    with pytest.raises(ValueError, match="expected 2 rankings, one a weight, got 1"):
+        HybridIndex((LexicalIndex(index),))
+    assert HybridIndex((LexicalIndex(index),), ReciprocalRanks()).search("fish", 1)[0][1] == 1 / 61
 
 
 class TestStandard(RetrieversIntegrationTests):
