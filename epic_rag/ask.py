@@ -83,6 +83,7 @@ def ask(
     options: AskOptions | None = None,
     passages: list[Retrieved] | None = None,
     history: Sequence[Turn] = (),
+    clock: StageClock | None = None,
 ) -> Iterator[Context | Delta | Answer]:
     """Answer a question from stored KV.
 
@@ -92,6 +93,7 @@ def ask(
         options: how; defaults as in `AskOptions`.
         passages: answer from these instead of retrieving.
         history: earlier turns, oldest first; their KV is stored, and used again exactly. See `history.py`.
+        clock: runs since the question was asked, where something was done for it before; None: a new one.
 
     Yields:
         One `Context`, then `Delta`s as they are decoded, then the `Answer`.
@@ -102,7 +104,7 @@ def ask(
     """
     options = options or AskOptions()
     selector, policy, budget = choose(engine.model, options)
-    clock, draft = StageClock(), Draft(engine, question, selector, policy)
+    clock, draft = clock or StageClock(), Draft(engine, question, selector, policy)
 
     with clock.stage("retrieve"):
         if passages is None:

@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import operator
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict
 from functools import reduce
 from typing import Any, Literal, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
-from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.embeddings import Embeddings
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import patch_config, run_in_executor
-from langchain_core.runnables.utils import AddableDict
 from pydantic import ConfigDict, SkipValidation, StrictInt, model_validator
-from typing_extensions import TypedDict
 
 from epic_rag.ask import AskOptions, Context, Delta, ask
-from epic_rag.chain_input import Question, read_input
-from epic_rag.chat.model_run import as_model_run
-from epic_rag.chat.report import usage
+from epic_rag.chain_input import Question, add_up, read_input
+from epic_rag.chain_output import Asked, RAGAnswer
+from epic_rag.chat.model_run import ModelRun
 from epic_rag.condense import condense
 from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine, open_engine
 from epic_rag.evict import KVBudget
-from epic_rag.history import search_text
-from epic_rag.rerank import CANDIDATES_PER_PASSAGE, rerank
+from epic_rag.metrics import StageClock
+from epic_rag.rerank import CANDIDATES_PER_PASSAGE, arerank, rerank
 from epic_rag.retrieve import Retrieved, from_documents, retrieve
-from epic_rag.schema import Answer, Source
+from epic_rag.schema import Answer
 from epic_rag.settings import answering
-
-
-class RAGAnswer(TypedDict, total=False):
-    """Output; in a stream its parts arrive one after the other and add up.
-
-    `standalone_question` is there where a conversation was condensed.
-    """
-
-    question: str
-    standalone_question: str
-    context: list[Document]
-    answer: str
-    timings: dict[str, float]
-    usage: UsageMetadata
-    warnings: list[str]
-    dropped: list[dict[str, str | int]]
 
 
 class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
@@ -134,8 +114,8 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         return self._call_with_config(self._answer, input, config, **kwargs)
 
     async def ainvoke(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> RAGAnswer:
-        """Answer one question without blocking the event loop."""
-        return await run_in_executor(config, self.invoke, input, config, **kwargs)
+        """Answer one question without blocking the event loop; a cancelled call stops decoding."""
+        return await self._acall_with_config(self._aanswer, input, config, **kwargs)
 
     def stream(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[RAGAnswer]:
         """Answer one question piece by piece."""
@@ -171,47 +151,82 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         parts = self._parts(input, patch_config(config, callbacks=run_manager.get_child()))
         return reduce(operator.add, parts)
 
+    async def _aanswer(
+        self, input: str | Question, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> RAGAnswer:
+        parts = self._aparts(input, patch_config(config, callbacks=run_manager.get_child()))
+        return reduce(operator.add, [part async for part in parts])
+
     def _transform(
         self, input: Iterator[str | Question], run_manager: CallbackManagerForChainRun, config: RunnableConfig
     ) -> Iterator[RAGAnswer]:
-        yield from self._parts(_joined(list(input)), patch_config(config, callbacks=run_manager.get_child()))
+        yield from self._parts(add_up(input), patch_config(config, callbacks=run_manager.get_child()))
 
     async def _atransform(
         self, input: AsyncIterator[str | Question], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> AsyncIterator[RAGAnswer]:
-        question = _joined([part async for part in input])
-        child = patch_config(config, callbacks=run_manager.get_sync().get_child())
-        parts = self._parts(question, child)
-        while (part := await run_in_executor(config, next, parts, None)) is not None:
+        question = add_up([part async for part in input])
+        async for part in self._aparts(question, patch_config(config, callbacks=run_manager.get_child())):
             yield part
 
-    def _parts(self, input: str | Question, config: RunnableConfig) -> Iterator[RAGAnswer]:
+    def _parts(self, input: object, config: RunnableConfig) -> Iterator[RAGAnswer]:
+        clock = StageClock()
+        with clock.stage("retrieve"):
+            asked = self._asked(input)
+            passages = self._passages(asked.search_text, config)
+        for event in ModelRun(asked.text, asked.turns, self._invocation()).of(
+            self._ask(asked, passages, clock), config
+        ):
+            yield asked.part(event)
+
+    async def _aparts(self, input: object, config: RunnableConfig) -> AsyncIterator[RAGAnswer]:
+        clock = StageClock()
+        with clock.stage("retrieve"):
+            asked = await run_in_executor(config, self._asked, input)
+            passages = await self._apassages(asked.search_text, config)
+        run = ModelRun(asked.text, asked.turns, self._invocation())
+        async for event in run.aof(self._ask(asked, passages, clock), config):
+            yield asked.part(event)
+
+    def _asked(self, input: object) -> Asked:
+        """What is to be answered: the question of the input, or the one that the model makes of it."""
         question, turns = read_input(input)
-        asked, extra = question, {}
-        if self.history_mode == "condense" and turns:
-            asked = condense(self.engine, question, turns)
-            turns, extra = tuple(turn for turn in turns if turn.role == "system"), {"standalone_question": asked}
-        passages = self._passages(search_text(asked, turns), config)
-        events = ask(self.engine, asked, self._options(), passages, turns)
-        for event in as_model_run(events, asked, turns, self._invocation(), config):
-            if isinstance(event, Context):
-                documents = [_document(source) for source in event.sources]
-                yield AddableDict(question=question, **extra, context=documents, answer="")  # type: ignore[misc]
-            elif isinstance(event, Delta):
-                yield AddableDict(answer=event.text)  # type: ignore[misc]
-            else:
-                yield _last_part(event)
+        if self.history_mode == "direct" or not turns:
+            return Asked(question, turns)
+        system = tuple(turn for turn in turns if turn.role == "system")
+        return Asked(question, system, condense(self.engine, question, turns))
+
+    def _ask(
+        self, asked: Asked, passages: list[Retrieved] | None, clock: StageClock
+    ) -> Iterator[Context | Delta | Answer]:
+        return ask(self.engine, asked.text, self._options(), passages, asked.turns, clock)
 
     def _passages(self, question: str, config: RunnableConfig) -> list[Retrieved] | None:
         """The passages to answer from; None: those that `ask` retrieves itself."""
-        found = None
-        if self.retriever is not None:
+        if self.retriever is None:
+            found = self._candidates(question)
+        else:
             found = from_documents(self.retriever.invoke(question, config), self.engine.model.tokenizer)
-        if self.reranker is None:
+        if self.reranker is None or found is None:
             return found
-        if found is None:
-            found = retrieve(self.engine, question, CANDIDATES_PER_PASSAGE * self.k, self.where)
         return rerank(self.engine, question, found, self.reranker, self.k, config.get("callbacks"))
+
+    async def _apassages(self, question: str, config: RunnableConfig) -> list[Retrieved] | None:
+        """The same; a retriever and a reranker are asked in their own async way."""
+        if self.retriever is None:
+            found = await run_in_executor(config, self._candidates, question)
+        else:
+            documents = await self.retriever.ainvoke(question, config)
+            found = await run_in_executor(config, from_documents, documents, self.engine.model.tokenizer)
+        if self.reranker is None or found is None:
+            return found
+        return await arerank(self.engine, question, found, self.reranker, self.k, config.get("callbacks"))
+
+    def _candidates(self, question: str) -> list[Retrieved] | None:
+        """Passages of the own index for a reranker to choose from; None where there is none."""
+        if self.reranker is None:
+            return None
+        return retrieve(self.engine, question, CANDIDATES_PER_PASSAGE * self.k, self.where)
 
     def _invocation(self) -> dict[str, str | float | None]:
         """What traces tell of the model's run."""
@@ -225,22 +240,3 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     def _options(self) -> AskOptions:
         how = DecodeOptions(self.max_tokens, self.temperature, self.top_p, self.seed, self.stop)
         return AskOptions(self.k, self.selector, self.policy, self.budget, how, self.where)
-
-
-def _joined(parts: list[str | Question]) -> str | Question:
-    texts = [part for part in parts if isinstance(part, str)]
-    return "".join(texts) if texts and len(texts) == len(parts) else parts[-1]
-
-
-def _document(source: Source) -> Document:
-    metadata = {name: getattr(source, name) for name in ("source", "position", "title", "line", "score", "key", "tier")}
-    return Document(page_content=source.text, metadata=metadata)
-
-
-def _last_part(answer: Answer) -> RAGAnswer:
-    return AddableDict(  # type: ignore[return-value]
-        timings=asdict(answer.timings),
-        usage=usage(answer.tokens),
-        warnings=list(answer.warnings),
-        dropped=[asdict(gone) for gone in answer.dropped],
-    )

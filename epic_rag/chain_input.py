@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NotRequired
 
 from langchain_core.messages import (
@@ -13,6 +13,7 @@ from langchain_core.messages import (
     SystemMessage,
     convert_to_messages,
 )
+from langchain_core.runnables.utils import AddableDict
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
@@ -35,7 +36,19 @@ class Question(TypedDict):
     chat_history: NotRequired[list[BaseMessage | dict[str, Any] | tuple[str, str]]]
 
 
-def read_input(given: str | Question) -> tuple[str, tuple[Turn, ...]]:
+def add_up(parts: Iterable[object]) -> object:
+    """The input that parts of a stream add up to, as other runnables add them; None where there was none."""
+    whole: object = None
+    for part in parts:
+        one = AddableDict(part) if isinstance(part, Mapping) else part
+        try:
+            whole = one if whole is None else whole + one  # type: ignore[operator]
+        except TypeError:  # parts that do not add: the last is the input
+            whole = one
+    return whole
+
+
+def read_input(given: object) -> tuple[str, tuple[Turn, ...]]:
     """The question, and the turns before it.
 
     Raises:

@@ -65,8 +65,9 @@ class Encoder:
     def _with_room(self, num_tokens: int) -> KVCache:
         """The cache with the prefix in its first slots and room for `num_tokens` in all."""
         if self._cache is None or self._cache.capacity < num_tokens:
-            self._cache = self._model.new_cache(max(num_tokens, len(self._prefix_ids) + _ROOM_TOKENS))
+            cache = self._model.new_cache(max(num_tokens, len(self._prefix_ids) + _ROOM_TOKENS))
             if self._prefix_ids:
                 ids = self._model.ids(self._prefix_ids)
-                self._model.forward(ids, self._model.positions(0, len(self._prefix_ids)), self._cache)
+                self._model.forward(ids, self._model.positions(0, len(self._prefix_ids)), cache)
+            self._cache = cache  # only now: an interrupted prefill must not be taken for a whole one
         return self._cache

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from langchain_core.callbacks import Callbacks
@@ -26,19 +27,53 @@ def rerank(
 ) -> list[Retrieved]:
     """The `k` best candidates in the order of a LangChain reranker, with its `relevance_score` where it gives one.
 
-    The text of a passage stays as it was stored, even where a compressor returns some of it only.
+    The text of a passage stays as it was stored, even where a compressor returns some of it only. No candidates are not
+    ranked: many rerankers refuse them.
     """
+    if not candidates:
+        return []
+    with _prefetched(engine, candidates):
+        return _chosen(candidates, reranker.compress_documents(_documents(candidates), question, callbacks), k)
+
+
+async def arerank(
+    engine: Engine,
+    question: str,
+    candidates: Sequence[Retrieved],
+    reranker: BaseDocumentCompressor,
+    k: int,
+    callbacks: Callbacks = None,
+) -> list[Retrieved]:
+    """`rerank` on an event loop, by the reranker's own async method."""
+    if not candidates:
+        return []
+    with _prefetched(engine, candidates):
+        return _chosen(candidates, await reranker.acompress_documents(_documents(candidates), question, callbacks), k)
+
+
+@contextmanager
+def _prefetched(engine: Engine, candidates: Sequence[Retrieved]) -> Iterator[None]:
+    """Move the candidates' KV meanwhile; what is not there at the end is left where it is."""
     ahead = engine.loader.prefetch([passage.token_ids for passage in candidates]) if engine.model.can_link else None
-    documents = [
+    try:
+        yield
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+
+
+def _documents(candidates: Sequence[Retrieved]) -> list[Document]:
+    return [
         Document(page_content=one.text, metadata={"source": one.source, "score": one.score, _RANK: rank})
         for rank, one in enumerate(candidates)
     ]
+
+
+def _chosen(candidates: Sequence[Retrieved], ranked: Sequence[Document], k: int) -> list[Retrieved]:
     chosen: dict[int, Retrieved] = {}
-    for document in reranker.compress_documents(documents, question, callbacks):
+    for document in ranked:
         rank = document.metadata.get(_RANK)
         if isinstance(rank, int):
             score = document.metadata.get("relevance_score", document.metadata.get("score"))
             chosen.setdefault(rank, replace(candidates[rank], score=number(score)))
-    if ahead is not None:
-        ahead.cancel()
     return list(chosen.values())[:k]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from contextlib import closing
 from pathlib import Path
 
 from epic_rag.config import share_cores
@@ -17,13 +18,16 @@ from epic_rag.config import share_cores
 share_cores()  # before torch is imported
 
 from rich.console import Console
+from rich.text import Text
 
 from epic_rag import AskOptions, DecodeOptions, EpicError, open_engine
 from epic_rag.ask import Context, Delta, ask
 from epic_rag.cli.show import ingest_progress, show_ingest, show_sources, stage_table, token_line
 from epic_rag.engine import Engine
 from epic_rag.ingest import ingest
+from epic_rag.kvstore.errors import StoreError
 from epic_rag.model.load import silence_progress
+from epic_rag.retrievers.errors import RetrieverError
 from epic_rag.schema import Answer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +35,7 @@ QUESTIONS = (
     "What is the starter of the Mill Lane loaf called?",
     "What had the pendulum suspension spring of the Wendrake clock been replaced with?",
 )
-CONSOLE = Console(highlight=False)
+CONSOLE = Console(highlight=False, emoji=False)
 
 
 def answer(engine: Engine, question: str, selector: str, *, show: bool) -> Answer:
@@ -50,12 +54,12 @@ def answer(engine: Engine, question: str, selector: str, *, show: bool) -> Answe
 def show_question(engine: Engine, question: str) -> None:
     """Answer a question from stored KV and once more by a full prefill of the same tokens, side by side."""
     CONSOLE.rule()
-    CONSOLE.print(f"[bold]question:[/bold] {question}", markup=True)
+    CONSOLE.print(Text.assemble(("question: ", "bold"), question), soft_wrap=True)
     linked = answer(engine, question, "lego:4", show=True)
     CONSOLE.print("\n")
     show_sources(CONSOLE, linked.sources)
     full = answer(engine, question, "full", show=False)
-    CONSOLE.print(f"\n[bold]answer of a full prefill:[/bold] {full.answer}\n", soft_wrap=True)
+    CONSOLE.print(Text.assemble(("\nanswer of a full prefill: ", "bold"), f"{full.answer}\n"), soft_wrap=True)
     CONSOLE.print(stage_table([("linked", linked), ("full prefill", full)]))
     ratio = full.timings.ttft_seconds / linked.timings.ttft_seconds
     CONSOLE.print(
@@ -76,16 +80,15 @@ def main() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     silence_progress()
     try:
-        engine = open_engine(options.store, options.model)
-        os.chdir(ROOT)  # sources are then named relative to the project
-        with ingest_progress(quiet=False) as progress:
-            report = ingest(engine, [Path("docs"), Path("examples/documents")], None, progress)
-        show_ingest(report, as_json=False)
-        answer(engine, options.questions[0], "full", show=False)  # the first forward of a process is slower
-        for question in options.questions:
-            show_question(engine, question)
-        engine.close()
-    except EpicError as error:
+        with closing(open_engine(options.store, options.model)) as engine:
+            os.chdir(ROOT)  # sources are then named relative to the project
+            with ingest_progress(quiet=False) as progress:
+                report = ingest(engine, [Path("docs"), Path("examples/documents")], None, progress)
+            show_ingest(report, as_json=False)
+            answer(engine, options.questions[0], "full", show=False)  # the first forward of a process is slower
+            for question in options.questions:
+                show_question(engine, question)
+    except (EpicError, StoreError, RetrieverError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
 
 

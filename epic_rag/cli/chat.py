@@ -70,7 +70,7 @@ def chat_command(
         retriever=retriever,
         embeddings=embeddings,
     )
-    at_terminal = sys.stdin.isatty()
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
     try:
         chat = Chat(engine, options, as_json=as_json, at_terminal=at_terminal)
         chat.run(_typed(prompt="" if as_json else "> ") if at_terminal else _piped())
@@ -172,15 +172,15 @@ def _show_end(answer: Answer | None) -> None:
         return
     for warning in answer.warnings:
         typer.secho(f"warning: {warning}", fg="yellow", err=True)
-    console, timings = Console(highlight=False), answer.timings
+    console, timings = Console(highlight=False, emoji=False), answer.timings
     show_sources(console, answer.sources)
     seconds = f"{timings.ttft_seconds:.2f} s to the first token, {timings.total_seconds:.2f} s in all"
     console.print(f"{seconds}; {token_line(answer)}\n", style="dim", soft_wrap=True)
 
 
 def _piped() -> Iterator[str]:
-    """The lines of standard input."""
-    for line in sys.stdin.buffer:
+    """The lines of standard input; none when it is closed."""
+    for line in () if sys.stdin is None else sys.stdin.buffer:
         yield line.decode("utf-8", errors="replace")
 
 

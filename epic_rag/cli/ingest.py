@@ -42,7 +42,10 @@ def ingest_command(
     prune: Annotated[bool, typer.Option("--prune", help="Remove documents whose files are gone.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on and ingest what changes, until Ctrl-C; one JSON object an ingest.")
+        bool,
+        typer.Option(
+            "--watch", help="Go on and ingest what changes, until Ctrl-C; with --json one object a line an ingest."
+        ),
     ] = False,
     jobs: Annotated[int, typer.Option("--jobs", help="Processes that read and cut documents.")] = 1,
     statistics: Annotated[

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -97,10 +96,10 @@ def show_ingest(report: IngestReport, *, as_json: bool, one_line: bool = False) 
 
 def show_answer(events: Iterator[Context | Delta | Answer], *, as_json: bool) -> None:
     """Print an answer as it comes, then its sources and stages."""
-    console, answer = Console(highlight=False), None
+    console, answer = Console(highlight=False, emoji=False), None
     for event in events:
         if isinstance(event, Delta) and not as_json:
-            console.print(escape(event.text), end="", soft_wrap=True)
+            typer.echo(event.text, nl=False)
         elif isinstance(event, Answer):
             answer = event
     if answer is None:
@@ -113,7 +112,7 @@ def show_answer(events: Iterator[Context | Delta | Answer], *, as_json: bool) ->
         typer.secho(f"warning: {warning}", fg="yellow", err=True)
     show_sources(console, answer.sources)
     for gone in answer.dropped:
-        console.print(f"  left out: {escape(gone.source)} (chunk {gone.position}): {gone.reason}", style="dim")
+        console.print(Text(f"  left out: {gone.source} (chunk {gone.position}): {gone.reason}", style="dim"))
     console.print(stage_table([("", answer)]))
     console.print(token_line(answer))
 
@@ -123,7 +122,7 @@ def show_sources(console: Console, sources: tuple[Source, ...]) -> None:
     for number, source in enumerate(sources, 1):
         where = f"{source.source}:{source.line}" if source.line else source.source
         about = f"chunk {source.position}, from {source.tier}, score {source.score:.2f}"
-        console.print(f"[{number}]".replace("[", "\\["), f"{escape(where)}  [dim]{about}[/dim]", soft_wrap=True)
+        console.print(Text.assemble(f"[{number}] {where}  ", (about, "dim")), soft_wrap=True)
 
 
 def stage_table(columns: list[tuple[str, Answer]]) -> Table:
@@ -150,8 +149,8 @@ def show_stats(report: StoreReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report.to_dict())
         return
-    console = Console(highlight=False)
-    console.print(f"store:     {escape(report.store)}", soft_wrap=True)
+    console = Console(highlight=False, emoji=False, markup=False)
+    console.print(f"store:     {report.store}", soft_wrap=True)
     console.print(f"documents: {report.documents}, {report.passages} passages in the index")
     console.print(f"KV:        {report.entries} chunks, {report.bytes / 1e6:.1f} MB")
     table = Table(box=None, pad_edge=False)
@@ -162,4 +161,4 @@ def show_stats(report: StoreReport, *, as_json: bool) -> None:
         table.add_row(profile.model, profile.encoding, profile.dtype, str(profile.entries), size, profile.digest[:12])
     console.print(table)
     for advice in report.advice:
-        console.print(f"advice: {escape(advice)}", soft_wrap=True)
+        console.print(f"advice: {advice}", soft_wrap=True)

@@ -19,7 +19,8 @@ from epic_rag.schema import IngestReport
 POLL_SECONDS = 1.0
 
 _Shown = Callable[[], AbstractContextManager[Progress | None]]
-_Marks = Mapping[Path, tuple[int, int] | None]  # size in bytes and time of change in nanoseconds; None: not readable
+_Mark = tuple[int, int, int]  # size in bytes; times of change of the content and of the file's rights, in nanoseconds
+_Marks = Mapping[Path, _Mark | None]  # None: not readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,9 @@ class Watch:
         return {found: _mark(found) for found in Walk().files(self.paths) if isinstance(found, Path)}
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def _mark(path: Path) -> _Mark | None:
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -42,7 +42,7 @@ def load_html(path: Path, source: str) -> Iterator[LoadedDocument]:
     try:
         page.feed(clean_text(decode_text(path.read_bytes())))
         page.close()
-    except AssertionError as error:  # the standard library's parser says so of some broken declarations
+    except (AssertionError, ValueError) as error:  # of some declarations, and of references with thousands of digits
         raise SkipSourceError(f"broken HTML: {error}") from error
     title = page.title or title_of(page.headings)
     yield make_document(source, title, page.text, to_sections(page.headings), has_lines=False)

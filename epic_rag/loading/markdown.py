@@ -21,6 +21,8 @@ _ATTRIBUTES = re.compile(r"[ \t]*\{[ \t]*[#.:][^{}]*\}[ \t]*$")  # MkDocs and Pa
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _MARKUP = re.compile(r"[*`]+|</?[A-Za-z][^>]*>")
 
+_LONGEST_HEADING = 1000  # characters; what follows is cut, for some of these patterns take quadratic time
+
 
 def load_markdown(path: Path, source: str) -> Iterator[LoadedDocument]:
     """Read a Markdown file; its title is the front matter's, or the first heading.
@@ -48,10 +50,10 @@ def _headings(text: str, start_char: int) -> Iterator[Heading]:
             fence, paragraph = opened.group(1), None
         elif atx := _ATX.match(line):
             paragraph = None
-            if words := _plain(_CLOSING_HASHES.sub("", atx.group(2) or "")):
+            if words := _plain(_CLOSING_HASHES.sub("", (atx.group(2) or "")[:_LONGEST_HEADING])):
                 yield Heading(len(atx.group(1)), words, start_char)
         elif paragraph is not None and (underline := _SETEXT.match(line)):
-            if words := _plain(paragraph[1]):
+            if words := _plain(paragraph[1][:_LONGEST_HEADING]):
                 yield Heading(1 if underline.group(1)[0] == "=" else 2, words, paragraph[0])
             paragraph = None
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 _ANY_DEPTH = "**"
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -30,7 +32,7 @@ class PathPattern:
     @classmethod
     def of(cls, path: Path) -> Self | None:
         """The pattern that a path spells; None when it has no wildcard, or is the name of something that is there."""
-        if not _MAGIC.search(str(path)) or path.exists():
+        if not _MAGIC.search(str(path)) or is_there(path):
             return None
         first = next(place for place, part in enumerate(path.parts) if _MAGIC.search(part))
         return cls(Path(*path.parts[:first]), path.parts[first:])
@@ -45,6 +47,17 @@ class PathPattern:
     def leads_to(self, folder: Path) -> bool:
         """Whether something in this folder beneath `root` may be named."""
         return _leads_to(folder.relative_to(self.root).parts, self.parts)
+
+
+def is_there(path: Path) -> bool:
+    """Whether something has this name; where the system does not let us look, it counts as there."""
+    try:
+        path.stat()
+    except ValueError:  # a NUL character in the name
+        return False
+    except OSError as error:
+        return error.errno not in _ABSENT
+    return True
 
 
 def _covers(names: Sequence[str], parts: Sequence[str]) -> bool:

@@ -42,9 +42,13 @@ class SourceFile:
             yield SkippedSource(self.source, str(error))
         except OSError as error:
             yield SkippedSource(self.source, reason_for(error))
+        except Exception as error:  # noqa: BLE001 - one file that trips its reader must not end the whole ingest
+            yield SkippedSource(self.source, f"cannot be read: {type(error).__name__}: {error}")
 
     def _documents(self) -> Iterator[LoadedDocument | SkippedSource]:
         if self.source == STDIN:
+            if sys.stdin is None:
+                raise SkipSourceError("standard input is closed")
             yield from load_jsonl_stream(sys.stdin.buffer, self.source)  # type: ignore[arg-type]  # a BufferedReader
         elif (reader := reader_for(self.path)) is not None:
             yield from reader(self.path, self.source)

@@ -37,9 +37,10 @@ class Walk:
         """The files to read, in the order of `paths` and sorted by name beneath each.
 
         A path named by the user is never ignored: it is yielded, or skipped with a reason. One that is not there and
-        holds `*`, `?` or `[` is a pattern; `-` is yielded as it is.
+        holds `*`, `?` or `[` is a pattern; `-` is yielded as it is. What two paths name is yielded twice.
         """
         for path in paths:
+            self._seen_folders.clear()
             if str(path) == STDIN:
                 yield path
                 continue

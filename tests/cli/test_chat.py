@@ -14,7 +14,7 @@ import pytest
 from corpus import write_corpus
 
 from epic_rag.ask import AskOptions, Context, Delta
-from epic_rag.cli.chat import Chat
+from epic_rag.cli.chat import Chat, _piped
 from epic_rag.engine import Engine
 from epic_rag.errors import QuestionTooLongError
 from epic_rag.history import Turn
@@ -150,3 +150,8 @@ def test_what_goes_wrong_ends_one_question_only(
 def test_ctrl_c_ends_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         play(monkeypatch, Script([Delta("half"), KeyboardInterrupt()], [Delta("never")]), at_terminal=False)
+
+
+def test_a_closed_standard_input_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert list(_piped()) == []

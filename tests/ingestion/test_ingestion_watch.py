@@ -78,3 +78,10 @@ def test_watching_needs_files_and_no_dry_run(tmp_path: Path) -> None:
         Watch(engine, [Path("-")], IngestOptions())
     with pytest.raises(ConfigError, match="dry run"):
         Watch(engine, [tmp_path], IngestOptions(dry_run=True))
+
+
+def test_a_file_whose_rights_changed_is_tried_again(tmp_path: Path) -> None:
+    docs = write_corpus(tmp_path / "docs", 2)
+    file = docs / "bakery-1.txt"
+    first, second = watched(tmp_path, [lambda: file.chmod(0o600), nothing, nothing])
+    assert (first.added, second.skipped, second.encoded) == (2, 1, 0)

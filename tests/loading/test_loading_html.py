@@ -62,7 +62,9 @@ def test_a_page_without_words_is_empty(tmp_path, markup):
         load(tmp_path, markup)
 
 
-@pytest.mark.parametrize("markup", ["<![if x", "<!DOCTYPE [<!x", "<![CDATA[a]]>b<p>", "</p></h1></pre>x", "<p <b>x"])
+@pytest.mark.parametrize(
+    "markup", ["<![if x", "<!DOCTYPE [<!x", "<![CDATA[a]]>b<p>", "</p></h1></pre>x", "<p <b>x", f"&#{'9' * 5000};"]
+)
 def test_broken_markup_never_escapes(tmp_path, markup):
     (tmp_path / "page.html").write_text(f"before {markup}")
     (found,) = load_paths([tmp_path])

@@ -80,3 +80,10 @@ def test_any_text_gives_headings_in_order_at_the_beginning_of_lines(text):
     starts = [heading.start_char for heading in _headings(text, 0)]
     assert starts == sorted(set(starts))
     assert all(start == 0 or text[start - 1] == "\n" for start in starts)
+
+
+@pytest.mark.parametrize("line", ["# x" + " " * 10**6 + "y", "# " + "[" * 10**6, "[" * 10**6 + "\n==="])
+def test_a_heading_of_any_length_takes_linear_time(line):
+    """Uncut, these would take hours."""
+    (heading,) = _headings(line, 0)
+    assert 0 < len(heading.text) <= 1000

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from epic_rag.loading import PathPattern, SkippedSource, load_paths
+from epic_rag.loading.pattern import is_there
 
 FILES = ("a.md", "b.txt", "notes/c.md", "notes/deep/d.md", "notes/deep/e.rst", ".hidden/f.md", "notes/code.py")
 
@@ -68,3 +69,18 @@ def test_covers_also_what_is_gone(docs):
     assert not pattern.covers(docs / "gone" / "g.txt")
     assert not pattern.covers(docs.parent / "g.md")
     assert PathPattern.of(docs) is None
+
+
+def test_a_name_that_cannot_be_is_not_there_and_one_that_may_not_be_seen_is(docs, monkeypatch):
+    assert not is_there(docs / ("x" * 300))
+    assert not is_there(docs / "a\0b")
+    assert not is_there(docs / "a.md" / "below a file")
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert is_there(docs / "locked")
+    assert list(load_paths([Path("docs/locked/*.md")])) == [
+        SkippedSource("docs/locked/*.md", "permission denied: give this user the right to read it")
+    ]

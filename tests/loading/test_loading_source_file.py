@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from epic_rag.loading import LoadedDocument, SkippedSource, SourceFile, load_paths
+from epic_rag.loading import READERS, LoadedDocument, SkippedSource, SourceFile, load_paths
 
 
 def standard_input(monkeypatch, data: bytes) -> None:
@@ -38,3 +38,22 @@ def test_what_was_skipped_before_stays_so(tmp_path):
     assert not file.is_slow()
     assert list(file.read()) == [SkippedSource("a.pdf", "no right to read it")]
     assert SourceFile(tmp_path / "a.PDF", "a.PDF").is_slow()
+
+
+def test_a_file_that_trips_its_reader_is_named_and_the_others_are_read(tmp_path, monkeypatch):
+    def stumble(path, source):
+        raise RecursionError("too deep")
+        yield
+
+    readers = {".md": stumble, ".txt": READERS[".txt"]}
+    monkeypatch.setattr("epic_rag.loading.source_file.reader_for", lambda path: readers[path.suffix])
+    (tmp_path / "a.md").write_text("words")
+    (tmp_path / "b.txt").write_text("words")
+    bad, good = load_paths([tmp_path])
+    assert bad == SkippedSource(str(tmp_path / "a.md"), "cannot be read: RecursionError: too deep")
+    assert isinstance(good, LoadedDocument)
+
+
+def test_standard_input_that_is_closed_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert list(load_paths([Path("-")])) == [SkippedSource("-", "standard input is closed")]

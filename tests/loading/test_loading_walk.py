@@ -142,3 +142,9 @@ def test_reasons_are_in_words():
     assert reason_for(FileNotFoundError()) == "no such file or folder"
     assert reason_for(OSError(5, "Input/output error")) == "cannot be read: Input/output error"
     assert reason_for(OSError("strange")) == "cannot be read: strange"
+
+
+def test_a_folder_named_twice_gives_its_files_to_both(tree):
+    tree("docs/a.md", "docs/b.rst", "docs/c.txt")
+    found, _ = names([Path("docs/*.md"), Path("docs/*.rst"), Path("docs")])
+    assert found == ["docs/a.md", "docs/b.rst", "docs/a.md", "docs/b.rst", "docs/c.txt"]
