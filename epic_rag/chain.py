@@ -23,6 +23,7 @@ from epic_rag.condense import condense
 from epic_rag.config import DEFAULT_K, DEFAULT_MAX_TOKENS, DEFAULT_SELECTOR
 from epic_rag.decode import DecodeOptions
 from epic_rag.engine import Engine, open_engine
+from epic_rag.errors import ConfigError
 from epic_rag.evict import KVBudget
 from epic_rag.metrics import StageClock
 from epic_rag.rerank import CANDIDATES_PER_PASSAGE, arerank, rerank
@@ -77,6 +78,8 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
     def _check(self) -> Self:
         """Refuse now what could not be answered with later."""
         self._options()
+        if self.where is not None and self.retriever is not None:
+            raise ConfigError("where is for the store's own index: give your retriever its own filter instead")
         return self
 
     @classmethod
@@ -110,7 +113,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         return cls(engine=engine, **(answering(cls.model_fields) | fields))
 
     def invoke(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> RAGAnswer:
-        """Answer one question."""
+        """Answer one question; `kwargs` are fields for this call, such as `k=2`, as `bind` gives them."""
         return self._call_with_config(self._answer, input, config, **kwargs)
 
     async def ainvoke(self, input: str | Question, config: RunnableConfig | None = None, **kwargs: Any) -> RAGAnswer:
@@ -146,27 +149,35 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
             yield part
 
     def _answer(
-        self, input: str | Question, run_manager: CallbackManagerForChainRun, config: RunnableConfig
+        self, input: str | Question, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **call: Any
     ) -> RAGAnswer:
-        parts = self._parts(input, patch_config(config, callbacks=run_manager.get_child()))
+        parts = self._with(call)._parts(input, patch_config(config, callbacks=run_manager.get_child()))
         return reduce(operator.add, parts)
 
     async def _aanswer(
-        self, input: str | Question, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+        self, input: str | Question, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **call: Any
     ) -> RAGAnswer:
-        parts = self._aparts(input, patch_config(config, callbacks=run_manager.get_child()))
+        parts = self._with(call)._aparts(input, patch_config(config, callbacks=run_manager.get_child()))
         return reduce(operator.add, [part async for part in parts])
 
     def _transform(
-        self, input: Iterator[str | Question], run_manager: CallbackManagerForChainRun, config: RunnableConfig
+        self,
+        input: Iterator[str | Question],
+        run_manager: CallbackManagerForChainRun,
+        config: RunnableConfig,
+        **call: Any,
     ) -> Iterator[RAGAnswer]:
-        yield from self._parts(add_up(input), patch_config(config, callbacks=run_manager.get_child()))
+        yield from self._with(call)._parts(add_up(input), patch_config(config, callbacks=run_manager.get_child()))
 
     async def _atransform(
-        self, input: AsyncIterator[str | Question], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+        self,
+        input: AsyncIterator[str | Question],
+        run_manager: AsyncCallbackManagerForChainRun,
+        config: RunnableConfig,
+        **call: Any,
     ) -> AsyncIterator[RAGAnswer]:
         question = add_up([part async for part in input])
-        async for part in self._aparts(question, patch_config(config, callbacks=run_manager.get_child())):
+        async for part in self._with(call)._aparts(question, patch_config(config, callbacks=run_manager.get_child())):
             yield part
 
     def _parts(self, input: object, config: RunnableConfig) -> Iterator[RAGAnswer]:
@@ -187,6 +198,13 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         run = ModelRun(asked.text, asked.turns, self._invocation())
         async for event in run.aof(self._ask(asked, passages, clock), config):
             yield asked.part(event)
+
+    def _with(self, call: dict[str, Any]) -> Self:
+        """This chain with some fields set for one call."""
+        settable = [name for name in type(self).model_fields if name not in ("engine", "name")]
+        if unknown := call.keys() - set(settable):
+            raise ConfigError(f"no keyword '{min(unknown)}' for a call: expected one of {', '.join(settable)}")
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | call) if call else self
 
     def _asked(self, input: object) -> Asked:
         """What is to be answered: the question of the input, or the one that the model makes of it."""

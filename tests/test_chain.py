@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from corpus import make_engine, write_corpus
-from langchain_core.callbacks import BaseCallbackHandler, Callbacks
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler, Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableParallel
+from langchain_core.runnables import RunnableGenerator, RunnableParallel, RunnablePassthrough
 
 from epic_rag import EpicRAG
+from epic_rag.ask import ask
 from epic_rag.errors import ConfigError, EpicError
 from epic_rag.ingest import ingest
 from epic_rag.kvstore.prefetch import Prefetch
@@ -168,3 +170,119 @@ def test_odd_metadata_and_broken_text_are_taken(rag: EpicRAG) -> None:
         "source": "document 1", "position": 0, "title": "", "line": 0, "score": 0.0, "key": "", "tier": "encoded",
     }  # fmt: skip
     assert out["warnings"] == []
+
+
+def test_a_stream_behind_the_usual_steps_is_asked_the_whole_question(rag: EpicRAG) -> None:
+    """Parallel steps hand over their dict key by key, and a model its text piece by piece."""
+    history = [("human", "Is there a telescope?"), ("ai", "Yes.")]
+    given = {"question": QUESTION, "chat_history": history}
+    expected = rag.invoke({"question": QUESTION, "chat_history": history})["answer"]
+    parallel = RunnableParallel(question=lambda x: x["question"], chat_history=lambda x: x["chat_history"])
+    reversed_ = RunnableParallel(chat_history=lambda x: x["chat_history"], question=lambda x: x["question"])
+    assigned = RunnablePassthrough.assign(chat_history=lambda _: history)
+
+    def pieces(parts: Iterator[object]) -> Iterator[str]:
+        list(parts)
+        yield from (QUESTION[:9], QUESTION[9:])
+
+    said = {"question": RunnableGenerator(pieces), "chat_history": lambda _: history}
+    for steps in (parallel, reversed_, assigned, said):
+        parts = list((steps | rag).stream(given))
+        assert "".join(part.get("answer", "") for part in parts) == expected
+        assert parts[0]["question"] == QUESTION
+
+
+def test_no_input_at_all_is_refused_in_words(rag: EpicRAG) -> None:
+    with pytest.raises(ConfigError, match="expected a question"):
+        list(rag.transform(iter(())))
+
+
+class AsyncOnly(Fixed):
+    """A retriever whose client works on an event loop only."""
+
+    loops: list[object] = []
+
+    def _get_relevant_documents(self, query: str, *, run_manager: object) -> list[Document]:
+        raise NotImplementedError("only async")
+
+    async def _aget_relevant_documents(self, query: str, *, run_manager: object) -> list[Document]:
+        self.loops.append(asyncio.get_running_loop())
+        return Fixed._get_relevant_documents(self, query, run_manager=run_manager)
+
+
+class AsyncBackwards(Backwards):
+    """A reranker whose client works on an event loop only."""
+
+    def compress_documents(self, *_: object, **__: object) -> Sequence[Document]:
+        raise NotImplementedError("only async")
+
+    async def acompress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        return Backwards.compress_documents(self, documents, query, callbacks)
+
+
+async def test_retriever_reranker_and_callbacks_run_on_the_callers_loop(rag: EpicRAG) -> None:
+    loops: list[object] = []
+
+    class Seen(AsyncCallbackHandler):
+        async def on_chat_model_start(self, *_: object, **__: object) -> None:
+            loops.append(asyncio.get_running_loop())
+
+        async def on_llm_new_token(self, *_: object, **__: object) -> None:
+            loops.append(asyncio.get_running_loop())
+
+        async def on_llm_end(self, *_: object, **__: object) -> None:
+            loops.append(asyncio.get_running_loop())
+
+    retriever = AsyncOnly()
+    own = EpicRAG(engine=rag.engine, retriever=retriever, reranker=AsyncBackwards(), max_tokens=4)
+    out = await own.ainvoke("When does Harl return?", {"callbacks": [Seen()]})
+    assert [document.metadata["source"] for document in out["context"]] == ["document 2", "sky.pdf"]
+    assert set(loops + retriever.loops) == {asyncio.get_running_loop()}
+    assert len(loops) > 4
+
+
+async def test_a_cancelled_call_stops_decoding(rag: EpicRAG, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+    loop, real = asyncio.get_running_loop(), ask
+
+    def told(*arguments: object) -> Iterator[object]:
+        try:
+            yield from real(*arguments)  # type: ignore[arg-type]
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    monkeypatch.setattr("epic_rag.chain.ask", told)
+    own = EpicRAG(engine=rag.engine, max_tokens=3000)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(own.ainvoke(QUESTION), 0.3)
+    await asyncio.wait_for(ended.wait(), 30)  # uncancelled, 3000 tokens take longer
+
+
+def test_fields_can_be_given_for_one_call(rag: EpicRAG) -> None:
+    assert len(rag.invoke(QUESTION, k=1)["context"]) == 1
+    assert rag.bind(max_tokens=2).invoke(QUESTION)["usage"]["output_tokens"] == 2
+    parts = list(rag.stream(QUESTION, max_tokens=3, stop=["never"]))
+    assert parts[-1]["usage"]["output_tokens"] == 3
+    assert rag.invoke(QUESTION)["usage"]["output_tokens"] == 6
+    with pytest.raises(ConfigError, match="no keyword 'engine' for a call: expected one of retriever, reranker, k"):
+        rag.invoke(QUESTION, engine=None)
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        rag.invoke(QUESTION, k=0)
+
+
+def test_the_time_for_finding_passages_is_told(rag: EpicRAG) -> None:
+    class Slow(Fixed):
+        def _get_relevant_documents(self, query: str, *, run_manager: object) -> list[Document]:
+            time.sleep(0.2)
+            return Fixed._get_relevant_documents(self, query, run_manager=run_manager)
+
+    timings = EpicRAG(engine=rag.engine, retriever=Slow(), max_tokens=2).invoke(QUESTION)["timings"]
+    assert timings["retrieve_seconds"] >= 0.2
+    assert timings["ttft_seconds"] >= timings["retrieve_seconds"]
+
+
+def test_a_filter_beside_another_retriever_is_refused(rag: EpicRAG) -> None:
+    with pytest.raises(ConfigError, match="give your retriever its own filter"):
+        EpicRAG(engine=rag.engine, retriever=Fixed(), where={"source": "x"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ POLL_SECONDS = 1.0
 
 _Shown = Callable[[], AbstractContextManager[Progress | None]]
 _Mark = tuple[int, int, int]  # size in bytes; times of change of the content and of the file's rights, in nanoseconds
-_Marks = Mapping[Path, _Mark | None]  # None: not readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ class Watch:
     def reports(self, progress: _Shown = nullcontext) -> Iterator[IngestReport]:
         """The first ingest's report, then one for each time that something changed.
 
-        A change counts when two looks after each other see the same: a file that is still being written waits, and so
-        does whatever changes while an ingest runs.
+        A file's change counts when two looks after each other see the same of it: one that is still being written
+        waits, and keeps no other waiting.
 
         Args:
             progress: opened for each ingest, and told how far it is.
@@ -64,16 +63,19 @@ class Watch:
         Raises:
             StoreWriteError: the store cannot be written; what was stored before stays.
         """
-        before = done = self._look()
+        before = self._look()
+        done = dict(before)
         yield self._ingest(self.paths, progress)
         while not self.stop():
             self.pause()
             now = self._look()
-            if now == before and now != done:
-                changed = [path for path, mark in now.items() if path not in done or done[path] != mark]
-                if changed or self.options.prune:
-                    yield self._ingest(changed, progress)
-                done = now
+            changed = {path: mark for path, mark in now.items() if before.get(path, ()) == mark != done.get(path, ())}
+            gone = [path for path in done if path not in now and path not in before]
+            if changed or (gone and self.options.prune):
+                yield self._ingest(list(changed), progress)
+            done.update(changed)
+            for path in gone:
+                del done[path]
             before = now
 
     def _ingest(self, paths: Sequence[Path], progress: _Shown) -> IngestReport:
@@ -81,8 +83,8 @@ class Watch:
         with progress() as tell:
             return ingest(self.engine, paths, self.options, tell, prune_under=self.paths)
 
-    def _look(self) -> _Marks:
-        """Every file to read, in the order of reading."""
+    def _look(self) -> dict[Path, _Mark | None]:
+        """Every file to read, in the order of reading, with its mark; None: not readable."""
         return {found: _mark(found) for found in Walk().files(self.paths) if isinstance(found, Path)}
 
 

@@ -1,11 +1,13 @@
 """JSON and JSON Lines: objects with a text become one document each, any other JSON is read as pretty text.
 
 A record's text stands under `text`, `content` or `page_content`, its title under `title`, its name under `id` or `_id`;
-it is cited as `file.jsonl#name`, or with its line or place in the list when it has no name.
+it is cited as `file.jsonl#name`, or with its line or place in the list when it has no name. Lines on standard input say
+nothing from one time to the next, so a record without a name is there named by its text.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from io import BufferedReader
@@ -62,14 +64,16 @@ def load_jsonl(path: Path, source: str) -> Iterator[LoadedDocument | SkippedSour
         yield from load_jsonl_stream(file, source)
 
 
-def load_jsonl_stream(stream: BufferedReader, source: str) -> Iterator[LoadedDocument | SkippedSource]:
-    """Read one object a line from an open file or pipe.
+def load_jsonl_stream(
+    stream: BufferedReader, source: str, *, is_pipe: bool = False
+) -> Iterator[LoadedDocument | SkippedSource]:
+    """Read one object a line from an open file or pipe; in a pipe, records without a name are named by their text.
 
     Raises:
         OSError: It cannot be read.
         SkipSourceError: It is binary or empty.
     """
-    names = _Names(source)
+    names = _Names(source, by_text=is_pipe)
     num_records = 0
     for number, line in enumerate(_lines(stream), 1):
         if not line.strip():
@@ -132,11 +136,16 @@ def _text_of(value: Json) -> str:
     raise SkipSourceError(f"expected a text under one of {', '.join(_TEXT_FIELDS)}; the object has {fields}")
 
 
+def _digest(value: Json) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
 class _Names:
     """Names for the records of one file, each given once."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *, by_text: bool = False) -> None:
         self._source = source
+        self._by_text = by_text
         self._given: set[str] = set()
 
     def name(self, value: Json, number: int) -> str:
@@ -145,6 +154,8 @@ class _Names:
         if isinstance(value, dict):
             found = next((value[field] for field in _ID_FIELDS if isinstance(value.get(field), str | int)), "")
             own = " ".join(clean_text(str(found)).split())
+        if self._by_text and not own:
+            return f"{self._source}#{_digest(value)}"
         name = own or str(number)
         while name in self._given:
             name = f"{name}~{number}"

@@ -61,14 +61,32 @@ def is_there(path: Path) -> bool:
 
 
 def _covers(names: Sequence[str], parts: Sequence[str]) -> bool:
-    if not parts:
-        return True
-    if parts[0] == _ANY_DEPTH:
-        return any(_covers(names[skip:], parts[1:]) for skip in range(len(names) + 1))
-    return bool(names) and fnmatchcase(names[0], parts[0]) and _covers(names[1:], parts[1:])
+    return len(parts) in _places(names, parts)
 
 
 def _leads_to(names: Sequence[str], parts: Sequence[str]) -> bool:
-    if not names or not parts or parts[0] == _ANY_DEPTH:
-        return True
-    return fnmatchcase(names[0], parts[0]) and _leads_to(names[1:], parts[1:])
+    return bool(_places(names, parts))
+
+
+def _places(names: Sequence[str], parts: Sequence[str]) -> set[int]:
+    """How many parts may have been used up once all names are; all of them, where a folder above is named.
+
+    All ways are followed at once, so that the time does not grow with the number of ways.
+    """
+    places = _with_empty_depths({0}, parts)
+    for name in names:
+        if len(parts) in places:
+            break
+        stay = {place for place in places if parts[place] == _ANY_DEPTH}
+        go = {place + 1 for place in places - stay if fnmatchcase(name, parts[place])}
+        places = _with_empty_depths(stay | go, parts)
+    return places
+
+
+def _with_empty_depths(places: set[int], parts: Sequence[str]) -> set[int]:
+    """These places, and those behind each `**` that stands for no folder."""
+    found = set(places)
+    for place in range(len(parts)):
+        if place in found and parts[place] == _ANY_DEPTH:
+            found.add(place + 1)
+    return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
 from epic_rag.loading.document import LoadedDocument, SkippedSource, SkipSourceError
 from epic_rag.loading.json_ import load_jsonl_stream
@@ -49,6 +51,7 @@ class SourceFile:
         if self.source == STDIN:
             if sys.stdin is None:
                 raise SkipSourceError("standard input is closed")
-            yield from load_jsonl_stream(sys.stdin.buffer, self.source)  # type: ignore[arg-type]  # a BufferedReader
+            stream = cast("BufferedReader", sys.stdin.buffer)
+            yield from load_jsonl_stream(stream, self.source, is_pipe=True)
         elif (reader := reader_for(self.path)) is not None:
             yield from reader(self.path, self.source)

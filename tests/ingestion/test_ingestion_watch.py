@@ -85,3 +85,19 @@ def test_a_file_whose_rights_changed_is_tried_again(tmp_path: Path) -> None:
     file = docs / "bakery-1.txt"
     first, second = watched(tmp_path, [lambda: file.chmod(0o600), nothing, nothing])
     assert (first.added, second.skipped, second.encoded) == (2, 1, 0)
+
+
+def test_a_file_that_never_rests_keeps_no_other_waiting(tmp_path: Path) -> None:
+    docs = write_corpus(tmp_path / "docs", 2)
+    log = docs / "log.txt"
+    log.write_text("x")
+
+    def grow() -> None:
+        log.write_text(log.read_text() + "x")
+
+    def finish() -> None:
+        grow()
+        (docs / "new.txt").write_text("a new boat")
+
+    first, second = watched(tmp_path, [grow, finish, grow, grow, grow])
+    assert (first.added, second.added, second.updated) == (3, 1, 0)

@@ -84,3 +84,11 @@ def test_a_name_that_cannot_be_is_not_there_and_one_that_may_not_be_seen_is(docs
     assert list(load_paths([Path("docs/locked/*.md")])) == [
         SkippedSource("docs/locked/*.md", "permission denied: give this user the right to read it")
     ]
+
+
+def test_many_doublestars_are_one(docs):
+    deep = docs.joinpath(*"abcdefghijklmnopqrstuvwxyz")
+    deep.mkdir(parents=True)
+    (deep / "far.txt").write_text("words")
+    assert found("docs/" + "**/" * 20 + "f*.txt") == ["a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t/u/v/w/x/y/z/far.txt"]
+    assert not PathPattern(docs, ("**", "*") * 20).covers(docs / "/".join("a" * 19))

@@ -18,8 +18,11 @@ def test_standard_input_is_read_as_json_lines(monkeypatch):
     assert isinstance(second, LoadedDocument)
     assert [(first.source, first.title, first.text), (second.source, second.text)] == [
         ("-#a", "T", "one"),
-        ("-#3", "two"),
+        (second.source, "two"),
     ]
+    standard_input(monkeypatch, b'{"text": "three"}\n{"text": "two"}\n{"text": "two"}\n')
+    third, again, twice = load_paths([Path("-")])
+    assert second.source == again.source == twice.source != third.source  # named by the text, not by the line
     assert isinstance(bad, SkippedSource)
     assert "line 4: not JSON" in bad.reason
 
