@@ -154,6 +154,15 @@ class PassageIndex:
             connection.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)", record)
             connection.execute(_ADVANCE)
 
+    def set_options(self, source: str, options: str) -> None:
+        """Change what is noted beside a document that is there; its passages and the revision stay as they are.
+
+        Raises:
+            IndexReadOnlyError: The index may only be read.
+        """
+        with self._database.transaction() as connection:
+            connection.execute("UPDATE documents SET options = ? WHERE source = ?", (options, source))
+
     def delete_document(self, source: str) -> bool:
         """Remove a document and its passages.
 
@@ -260,17 +269,8 @@ def _check_passages(source: str, passages: Sequence[Passage]) -> None:
 
 
 def _row(passage: Passage) -> _PassageRow:
-    token_ids = _packed(passage.token_ids)
-    return (
-        passage.id,
-        passage.source,
-        passage.position,
-        passage.title,
-        passage.text,
-        token_ids,
-        passage.start_char,
-        passage.line,
-    )
+    token_ids, place = _packed(passage.token_ids), (passage.start_char, passage.line)
+    return passage.id, passage.source, passage.position, passage.title, passage.text, token_ids, *place
 
 
 def _passage(row: Row) -> Passage:

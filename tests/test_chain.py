@@ -12,6 +12,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableGenerator, RunnableParallel, RunnablePassthrough
+from pydantic import Field
 
 from epic_rag import EpicRAG
 from epic_rag.ask import ask
@@ -200,7 +201,7 @@ def test_no_input_at_all_is_refused_in_words(rag: EpicRAG) -> None:
 class AsyncOnly(Fixed):
     """A retriever whose client works on an event loop only."""
 
-    loops: list[object] = []
+    loops: list[object] = Field(default_factory=list)
 
     def _get_relevant_documents(self, query: str, *, run_manager: object) -> list[Document]:
         raise NotImplementedError("only async")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from epic_rag.engine import Engine
 from epic_rag.ingestion.options import IngestOptions, Progress
+from epic_rag.ingestion.origin import Origin
 from epic_rag.ingestion.survey import Survey
 from epic_rag.ingestion.workers import Cut, Workers
 from epic_rag.loading import STDIN, LoadedDocument, SkippedSource
 from epic_rag.retrievers.passage import Passage
 from epic_rag.schema import Change, IngestReport, SourceError
-
-_ORIGIN = "origin"
-_HANDED_OVER = "documents"
 
 
 @dataclass(slots=True)
@@ -73,7 +71,17 @@ class Indexer:
         record = self.engine.index.document(document.source)
         if record is None:
             return None
-        return record.digest if record.options == self._how(document.source) else ""
+        noted, origin = Origin.of(record.options), self._origin(document.source)
+        if not origin.same_cut(noted):
+            return ""
+        if origin != noted and record.digest == document.digest:
+            self._renew(document.source, origin)
+        return record.digest
+
+    def _renew(self, source: str, origin: Origin) -> None:
+        """Note that an unchanged document was met from another folder; where nothing may be written, it can wait."""
+        if not self.options.dry_run and not self.engine.index.read_only:
+            self.engine.index.set_options(source, origin.to_json())
 
     def _count(self, source: str, *, is_new: bool) -> None:
         if is_new:
@@ -97,18 +105,10 @@ class Indexer:
             )
             for chunk in cut.chunks
         ]
-        digest, how = self.engine.model.tokenizer.digest, self._how(document.source)
-        self.engine.index.put_document(document.source, document.digest, digest, how, passages)
+        digest, note = self.engine.model.tokenizer.digest, self._origin(document.source).to_json()
+        self.engine.index.put_document(document.source, document.digest, digest, note, passages)
 
-    def _how(self, source: str) -> str:
-        """What the index notes beside a document: how it was cut, and that it is no file where it is none."""
-        how: dict[str, int | str] = {"chunk_tokens": self.options.chunk_tokens}
-        if not self.from_paths or source.startswith(f"{STDIN}#"):
-            how[_ORIGIN] = _HANDED_OVER
-        return json.dumps(how)
-
-
-def is_from_path(options: str) -> bool:
-    """Whether a document was read from a file, by what the index notes beside it."""
-    noted = json.loads(options)
-    return not (isinstance(noted, Mapping) and noted.get(_ORIGIN) == _HANDED_OVER)
+    def _origin(self, source: str) -> Origin:
+        handed_over = not self.from_paths or source.startswith(f"{STDIN}#")
+        is_relative = not handed_over and not Path(source).is_absolute()
+        return Origin(self.options.chunk_tokens, handed_over, str(Path.cwd()) if is_relative else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from epic_rag.loading.registry import READERS, reader_for
 STDIN = "-"
 """The path that stands for standard input."""
 
+_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
 _NOT_REGULAR_REASON = "not a regular file"
 
 
@@ -131,6 +133,11 @@ def source_name(path: Path) -> str:
         here = Path.cwd()
         path = path.relative_to(here) if path.is_relative_to(here) else path
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
+
+
+def source_path(source: str) -> Path:
+    r"""The path of a source; the inverse of `source_name` for names that are not UTF-8, where `\xNN` stands for a byte."""
+    return Path(os.fsdecode(_BYTE.sub(lambda found: bytes([int(found[1], 16)]), source.encode())))
 
 
 def reason_for(error: OSError) -> str:

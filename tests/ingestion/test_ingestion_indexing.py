@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 from corpus import make_engine, write_corpus
 
+from epic_rag.config import DEFAULT_CHUNK_TOKENS
+from epic_rag.engine import Engine
 from epic_rag.ingest import IngestOptions, ingest, ingest_documents
-from epic_rag.ingestion.indexing import is_from_path
+from epic_rag.ingestion.origin import Origin
 from epic_rag.loading import LoadedDocument, SkippedSource, make_document
+from epic_rag.retrievers.index import PassageIndex
 from epic_rag.schema import IngestReport
 
 
@@ -69,7 +72,7 @@ def test_prune_never_takes_what_a_program_or_standard_input_gave(
     assert report.deleted == 0
     assert {"handed over", "-#1"} < set(engine.index.sources())
     notes = [engine.index.document(source) for source in engine.index.sources()]
-    assert [is_from_path(record.options) for record in notes if record] == [False, True, False, True]
+    assert [Origin.of(record.options).handed_over for record in notes if record] == [True, False, True, False]
 
 
 def test_a_document_that_cannot_be_cut_keeps_its_old_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,3 +86,53 @@ def test_a_document_that_cannot_be_cut_keeps_its_old_passages(tmp_path: Path, mo
     report = ingest_documents(engine, [document("a", "other words"), document("b", "more")])
     assert [error.source for error in report.errors] == ["a", "b"]
     assert (report.chunks, engine.index.num_passages) == (0, 1)
+
+
+def note(engine: Engine, source: str) -> Origin:
+    record = engine.index.document(source)
+    assert record is not None
+    return Origin.of(record.options)
+
+
+def test_a_file_met_from_another_folder_is_unchanged_and_noted_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, here, there = make_engine(tmp_path / "store"), tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+        (folder / "a.md").write_text("a boat")
+    monkeypatch.chdir(here)
+    ingest(engine, [Path("a.md"), there / "a.md"])
+    assert note(engine, "a.md") == Origin(DEFAULT_CHUNK_TOKENS, folder=str(here))
+    assert note(engine, str(there / "a.md")) == Origin(DEFAULT_CHUNK_TOKENS)
+    state = engine.index.state
+    monkeypatch.chdir(there)
+    tried = ingest(engine, [Path("a.md")], IngestOptions(dry_run=True))
+    assert (tried.skipped, tried.changes, note(engine, "a.md").folder) == (1, [], str(here))
+    again = ingest(engine, [Path("a.md")])
+    assert (again.skipped, again.updated, again.added) == (1, 0, 0)
+    assert (note(engine, "a.md").folder, engine.index.state) == (str(there), state)
+    assert ingest(engine, [Path("a.md")], IngestOptions(chunk_tokens=64)).updated == 1
+
+
+def test_the_note_of_an_earlier_release_means_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tmp_path / "store")
+    monkeypatch.chdir(write_corpus(tmp_path / "docs", 1))
+    ingest(engine, [Path()])
+    (source,) = engine.index.sources()
+    engine.index.set_options(source, f'{{"chunk_tokens": {DEFAULT_CHUNK_TOKENS}}}')
+    assert (ingest(engine, [Path()]).skipped, note(engine, source).folder) == (1, str(tmp_path / "docs"))
+
+
+def test_unchanged_files_need_no_index_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, docs = make_engine(tmp_path / "store"), write_corpus(tmp_path / "docs", 1)
+    monkeypatch.chdir(docs)
+    ingest(engine, [Path()])
+    (source,) = engine.index.sources()
+    (tmp_path / source).write_bytes((docs / source).read_bytes())
+    engine.close()
+    engine = make_engine(tmp_path / "store")
+    engine.index = PassageIndex(tmp_path / "store" / "index", read_only=True)
+    monkeypatch.chdir(tmp_path)
+    assert ingest(engine, [Path(source)]).skipped == 1
+    assert note(engine, source).folder == str(docs)

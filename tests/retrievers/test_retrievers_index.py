@@ -56,6 +56,14 @@ def test_deleting_takes_the_passages_along(index, put_texts):
     assert (list(index.sources()), index.revision) == (["b"], 3)
 
 
+def test_a_note_is_changed_without_a_new_revision(index, put_texts):
+    passages, state = put_texts(index, "a", "one"), index.state
+    index.set_options("a", "other")
+    index.set_options("b", "of a document that is not there")
+    assert index.document("a") == DocumentRecord("a", "digest of ('one',)", "tokenizer", "other", 1, 3)
+    assert (list(index.passages()), list(index.sources()), index.state) == (passages, ["a"], state)
+
+
 def test_order_is_by_source_and_position_over_many_pages(index, put_texts):
     names = ["b", "a/b", "é", "a", "Z", "a b"]
     for name in names:
