@@ -136,7 +136,7 @@ def source_name(path: Path) -> str:
 
 
 def source_path(source: str) -> Path:
-    r"""The path of a source; the inverse of `source_name` for names that are not UTF-8, where `\xNN` stands for a byte."""
+    r"""The path of a source: undoes what `source_name` does to names that are not UTF-8, `\xNN` for a byte."""
     return Path(os.fsdecode(_BYTE.sub(lambda found: bytes([int(found[1], 16)]), source.encode())))
 
 
