@@ -138,7 +138,6 @@ def ask(
     draft.linked(linked.num_recomputed, kept, keeping)
     pieces = decode(engine.model, linked.cache, linked.logits[-1], options.decode, keeping.keeper)
     for piece in clock.timed("decode", pieces):
-        draft.decoded(piece, clock)
-        if piece.text:
-            yield Delta(piece.text)
+        if text := draft.decoded(piece, clock):
+            yield Delta(text)
     yield draft.answer(clock)

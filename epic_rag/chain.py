@@ -185,7 +185,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         with clock.stage("retrieve"):
             asked = self._asked(input)
             passages = self._passages(asked.search_text, config)
-        for event in ModelRun(asked.text, asked.turns, self._invocation()).of(
+        for event in ModelRun(asked.text, asked.turns, self._invocation(), asked.before).of(
             self._ask(asked, passages, clock), config
         ):
             yield asked.part(event)
@@ -195,7 +195,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         with clock.stage("retrieve"):
             asked = await run_in_executor(config, self._asked, input)
             passages = await self._apassages(asked.search_text, config)
-        run = ModelRun(asked.text, asked.turns, self._invocation())
+        run = ModelRun(asked.text, asked.turns, self._invocation(), asked.before)
         async for event in run.aof(self._ask(asked, passages, clock), config):
             yield asked.part(event)
 

@@ -139,7 +139,8 @@ class ChatEpic(ChatSettings, BaseChatModel):
     def _identifying_params(self) -> dict[str, Any]:
         """Everything an answer depends on besides messages and documents: also the key of LangChain's answer cache."""
         own = {name: getattr(self, name) for name in ChatSettings.model_fields}
-        return {"model_name": self.model_name, "model_fingerprint": self.engine.model.fingerprint, **own}
+        engine = {"model_fingerprint": self.engine.model.fingerprint, "instruction": self.engine.instruction}
+        return {"model_name": self.model_name, **engine, **own}
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         chosen = list(self.stop) if stop is None else stop

@@ -89,10 +89,14 @@ class EpicIndex(DocumentIndex):
         """
         _refuse(kwargs)
         given = {one.id: one for one in map(_Given.of, items)}
+        loaded = {one.id: one.loaded() for one in given.values()}
         for one in given.values():
-            self._forget_other_source(one)
-            self.engine.index.set_meta(one.name, one.to_json())
-        report = ingest_documents(self.engine, (one.loaded() for one in given.values()), self._options())
+            self.engine.index.claim_meta(one.name, one.to_json())  # found by a search while the batch is encoded
+        try:
+            report = ingest_documents(self.engine, loaded.values(), self._options())
+        finally:
+            for one in given.values():
+                self._settle(one, loaded[one.id])
         if report.errors:
             failed = "; ".join(f"{error.source}: {error.reason}" for error in report.errors)
             raise IngestError(f"{len(report.errors)} of {len(given)} documents could not be indexed: {failed}")
@@ -101,6 +105,8 @@ class EpicIndex(DocumentIndex):
     def delete(self, ids: list[str] | None = None, **kwargs: object) -> DeleteResponse:
         """Take documents and their passages out of the index; ids that are not there are passed over.
 
+        What an interrupted `upsert` left of a document goes too.
+
         Raises:
             ValueError: no ids.
         """
@@ -108,7 +114,7 @@ class EpicIndex(DocumentIndex):
         if ids is None:
             raise ValueError("delete needs the ids of the documents to delete, got None")
         deleted = []
-        for one in self._found(ids):
+        for one in self._noted(ids):
             self.engine.index.delete_document(one.source)
             self.engine.index.delete_meta(one.name)
             deleted.append(one.id)
@@ -160,16 +166,26 @@ class EpicIndex(DocumentIndex):
         return Document(id=name, page_content=passage.text, metadata=metadata)
 
     def _found(self, ids: Sequence[str]) -> list[_Given]:
-        """What is there of these ids, each once."""
-        kept = map(self.engine.index.get_meta, (_META + _tag(name) for name in dict.fromkeys(ids)))
-        documents = [_Given.from_json(text) for text in kept if text is not None]
-        return [one for one in documents if self.engine.index.document(one.source) is not None]
+        """The documents that are there of these ids, each once."""
+        return [one for one in self._noted(ids) if self.engine.index.document(one.source) is not None]
 
-    def _forget_other_source(self, new: _Given) -> None:
-        """An id whose metadata names another source than before leaves its old passages behind: remove them."""
+    def _noted(self, ids: Sequence[str]) -> list[_Given]:
+        """What is noted of these ids, each once, be the document there or not."""
+        kept = map(self.engine.index.get_meta, (_META + _tag(name) for name in dict.fromkeys(ids)))
+        return [_Given.from_json(text) for text in kept if text is not None]
+
+    def _settle(self, new: _Given, loaded: LoadedDocument | SkippedSource) -> None:
+        """Note a document as it was handed over, once the index has its text; until then the old one stands.
+
+        An id whose metadata names another source than before leaves its old passages behind: they are removed.
+        """
+        record = self.engine.index.document(new.source)
+        if record is None or isinstance(loaded, SkippedSource) or record.digest != loaded.digest:
+            return
         kept = self.engine.index.get_meta(new.name)
         if kept is not None and (old := _Given.from_json(kept).source) != new.source:
             self.engine.index.delete_document(old)
+        self.engine.index.set_meta(new.name, new.to_json())
 
     def _options(self) -> IngestOptions:
         return IngestOptions(chunk_tokens=self.chunk_tokens, encoding=self.encoding)

@@ -63,12 +63,12 @@ class Draft:
             self.warn(warning)
         return frame
 
-    def place(self, found: list[Retrieved], built: tuple[Prompt, int]) -> Prompt:
+    def place(self, found: list[Retrieved], built: tuple[Prompt, tuple[int, ...]]) -> Prompt:
         """Take the prompt; passages that did not fit are reported as dropped."""
         self._prompt, fitting = built
-        self._placed = found[:fitting]
-        for passage in found[fitting:]:
-            self._drop(passage, "does not fit the context window")
+        self._placed = [found[rank] for rank in fitting]
+        for rank in sorted(set(range(len(found))) - set(fitting)):
+            self._drop(found[rank], "does not fit the context window")
         if found and not fitting:
             self._warnings.append("no passage fits the context window; the answer rests on no document")
         return self._prompt
@@ -109,18 +109,25 @@ class Draft:
                 f"{keeping.pinned_tokens} tokens, always stay, and the answer takes one slot more"
             )
 
-    def decoded(self, piece: DecodedPiece, clock: StageClock) -> None:
-        """Take a piece of the answer; the first one stops the clock of the first token."""
+    def decoded(self, piece: DecodedPiece, clock: StageClock) -> str:
+        """Take a piece of the answer; the first one stops the clock of the first token.
+
+        Returns:
+            Its text; the answer begins with its first word.
+        """
         self._ttft_seconds = self._ttft_seconds or clock.elapsed_seconds()
-        self._text.append(piece.text)
+        text = piece.text if self._text else piece.text.lstrip()
+        if text:
+            self._text.append(text)
         self._num_answer = piece.num_tokens
         self._finish_reason = piece.finish_reason
+        return text
 
     def answer(self, clock: StageClock) -> Answer:
         """Everything about the question."""
         return Answer(
             question=self._question,
-            answer="".join(self._text).strip(),
+            answer="".join(self._text).rstrip(),
             sources=self.sources,
             timings=Timings(
                 retrieve_seconds=clock.seconds("retrieve"),

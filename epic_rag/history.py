@@ -7,6 +7,7 @@ the beginning of a prompt does not depend on what follows: it is stored as it is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,6 +23,11 @@ _ROLES = ("user", "assistant", "system")
 _JOINT = "\n\n"
 _SHORT_WORDS = 5
 """A question of so few words ("And on Sundays?") is looked up together with the one before it."""
+_UNSPACED = re.compile(
+    "[\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]{1,2}"
+    "|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17d3]{1,4}"
+)
+"""About a word of a script without spaces: two characters of Han and kana; four of Thai, Lao, Khmer and Myanmar."""
 _SHARE = 2
 """Earlier turns get at most one part in so many of the room, so that passages fit too."""
 _STEPS = 4
@@ -66,7 +72,12 @@ def tidy(history: Sequence[Turn]) -> tuple[str | None, tuple[Turn, ...]]:
 def search_text(question: str, history: Sequence[Turn]) -> str:
     """What to look up for a question: itself, behind the user's last turn where it is too short to stand alone."""
     asked = [turn.text.strip() for turn in history if turn.role == "user" and turn.text.strip()]
-    return f"{asked[-1]} {question}" if asked and len(question.split()) <= _SHORT_WORDS else question
+    return f"{asked[-1]} {question}" if asked and _num_words(question) <= _SHORT_WORDS else question
+
+
+def _num_words(text: str) -> int:
+    """Words between spaces; where a script has none, about as many as are in its characters."""
+    return sum(max(1, len(_UNSPACED.findall(word))) for word in text.split())
 
 
 def fitting_frame(

@@ -58,11 +58,11 @@ def num_shared(one: Sequence[int], other: Sequence[int]) -> int:
 
 def build_prompt(
     frame: PromptFrame, question_ids: Sequence[int], chunk_ids: Sequence[tuple[int, ...]], room_tokens: int
-) -> tuple[Prompt, int]:
+) -> tuple[Prompt, tuple[int, ...]]:
     """Put the passages between prefix and suffix, the best one last, next to the question.
 
-    Small models read best what stands near the question (benchmarks/results/answers.json). Whole lowest-ranked passages
-    are dropped when they do not fit.
+    Small models read best what stands near the question (benchmarks/results/answers.json). A passage that does not fit
+    is left out whole; smaller ones of a lower rank may still have room.
 
     Args:
         frame: what stands around them.
@@ -71,7 +71,7 @@ def build_prompt(
         room_tokens: largest N: the context window less the answer.
 
     Returns:
-        The prompt, and how many of the passages are in it, best first.
+        The prompt, and the ranks from 0 of the passages in it, best first.
 
     Raises:
         QuestionTooLongError: when there is no room even without passages.
@@ -81,12 +81,13 @@ def build_prompt(
     if room < 0:
         raise QuestionTooLongError(
             f"the question has {len(question_ids)} tokens; beside the instruction and the answer the model has room "
-            f"for {max(0, room + len(question_ids))}. Ask a shorter question, or use a model with a larger window"
+            f"for {max(0, room + len(question_ids))}. Ask a shorter question, leave the answer less room (max_tokens), "
+            "or use a model with a larger window"
         )
-    fitting = 0
-    for chunk in chunk_ids:
-        if len(chunk) > room:
-            break
-        room -= len(chunk)
-        fitting += 1
-    return Prompt(frame.prefix_ids, tuple(chunk_ids[:fitting][::-1]), suffix, frame.beginnings), fitting
+    fitting = []
+    for rank, chunk in enumerate(chunk_ids):
+        if len(chunk) <= room:
+            room -= len(chunk)
+            fitting.append(rank)
+    chunks = tuple(chunk_ids[rank] for rank in reversed(fitting))
+    return Prompt(frame.prefix_ids, chunks, suffix, frame.beginnings), tuple(fitting)

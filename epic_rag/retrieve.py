@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 from langchain_core.documents import Document
 
@@ -70,7 +71,10 @@ def retrieve(engine: Engine, question: str, k: int, where: Where | None = None) 
 
 
 def from_documents(documents: Iterable[Document], tokenizer: TextTokenizer) -> list[Retrieved]:
-    """Passages of any LangChain retriever; each becomes one chunk, set off from the next by an empty line."""
+    """Passages of any LangChain retriever; each becomes one chunk, set off from the next by an empty line.
+
+    A blank document has no token ids: there is nothing in it to be encoded or cited.
+    """
     found = []
     for rank, document in enumerate(documents):
         content, metadata = clean_text(document.page_content), document.metadata
@@ -78,7 +82,7 @@ def from_documents(documents: Iterable[Document], tokenizer: TextTokenizer) -> l
         found.append(
             Retrieved(
                 text=text,
-                token_ids=tuple(tokenizer.encode(text)),
+                token_ids=tuple(tokenizer.encode(text)) if content.strip() else (),
                 source=str(metadata.get("source") or document.id or f"document {rank + 1}"),
                 position=int(number(metadata.get("position"))),
                 score=number(metadata.get("score")),
@@ -91,4 +95,10 @@ def from_documents(documents: Iterable[Document], tokenizer: TextTokenizer) -> l
 
 def number(value: object) -> float:
     """A number of somebody else's metadata; 0 for whatever is none."""
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
+    if isinstance(value, (bool, str)) or not isinstance(value, SupportsFloat):  # np.float32 is no float
+        return 0.0
+    try:
+        found = float(value)
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):  # too large, or an array of several
+        return 0.0
+    return found if math.isfinite(found) else 0.0

@@ -11,14 +11,14 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 
 from epic_rag.retrievers.embedder import Embedder
-from epic_rag.retrievers.embedding import EmbedderChangedError, Embedding
+from epic_rag.retrievers.embedding import EmbedderChangedError, Embedding, is_same
 from epic_rag.retrievers.errors import EmbedderError
 from epic_rag.retrievers.index import IndexState, PassageIndex
 from epic_rag.retrievers.passage import Passage
 from epic_rag.retrievers.ranking import RowNumbers, best_rows, found_passages
 from epic_rag.retrievers.search import Progress
 from epic_rag.retrievers.snapshots import Manifest, SnapshotFolder
-from epic_rag.retrievers.vectors import Vectors
+from epic_rag.retrievers.vectors import Vectors, text_key
 from epic_rag.retrievers.where import Where
 
 _FORMAT = 1  # raise at every change of what is kept or of how it is made
@@ -63,6 +63,7 @@ class DenseIndex:
         self._snapshots = SnapshotFolder(folder, read_only=index.read_only)
         self._lock = threading.Lock()
         self._snapshot: _Snapshot | None = None
+        self._is_checked = False
 
     def search(self, query: str, k: int, where: Where | None = None) -> list[tuple[Passage, float]]:
         """The passages nearest to a question.
@@ -114,8 +115,19 @@ class DenseIndex:
         with self._lock:  # one thread builds, the others wait for it
             state = self.index.state
             if self._snapshot is None or self._snapshot.state != state:
-                self._snapshot = self._load(state) or self._build(progress)
+                loaded = self._load(state)
+                changed = loaded is not None and not self._still_gives(loaded.vectors)
+                self._snapshot = self._build(progress, anew=changed) if loaded is None or changed else loaded
             return self._snapshot
+
+    def _still_gives(self, vectors: Vectors) -> bool:
+        """Whether the embedder gives what it once gave: one text is embedded again, once in the life of this object."""
+        passage = None if self._is_checked else next(iter(self.index.passages()), None)
+        if passage is None:
+            return True
+        rows = np.flatnonzero(vectors.keys == text_key(passage.text))
+        self._is_checked = True
+        return not len(rows) or is_same(vectors.matrix[rows[0]], self._embedder.documents([passage.text])[0])
 
     def _renewed(self, dimension: int) -> _Snapshot:
         """Vectors as long as those of the questions, which come from another model than the kept ones."""
@@ -167,10 +179,12 @@ class DenseIndex:
 
     def _known(self) -> Vectors:
         """Vectors made before by this embedder, for whatever content; empty when there are none."""
-        mine = self._snapshot
+        mine, now = self._snapshot, self.index.revision
         for revision in self._snapshots.revisions():
             if mine is not None and revision <= mine.state.revision:
                 break
+            if mine is not None and revision > now:  # of an index that was here before this one
+                continue
             manifest = self._snapshots.manifest(revision) or {}
             expected = self._manifest(revision, str(manifest.get("token")))
             found = self._mapped(revision, expected)

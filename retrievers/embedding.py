@@ -13,6 +13,11 @@ _BATCH_TEXTS = 256  # given to the embedder at once, which sorts and cuts them a
 _SAME_COSINE = 0.99  # of one text embedded twice: a lower one is another model, or the same with another prompt
 
 
+def is_same(old: Matrix, new: Matrix) -> bool:
+    """Whether two vectors of one text, unit or zero, are of one model."""
+    return old.shape == new.shape and (float(old @ new) >= _SAME_COSINE or not (old.any() or new.any()))
+
+
 class EmbedderChangedError(Exception):
     """The embedder gives another vector than it once did for the same text; caught by `DenseIndex`."""
 
@@ -90,8 +95,7 @@ class Embedding:
 
     def _check(self, key: bytes, vector: Matrix) -> None:
         """See that an old vector is as it would be today."""
-        old = self._blocks[0][self._row[key]]
-        if old.shape != vector.shape or (float(old @ vector) < _SAME_COSINE and (old.any() or vector.any())):
+        if not is_same(self._blocks[0][self._row[key]], vector):
             raise EmbedderChangedError
         self._is_checked = True
 

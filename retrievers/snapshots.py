@@ -51,15 +51,17 @@ class SnapshotFolder:
         return None if self.folder is None else self.folder / str(revision)
 
     def revisions(self) -> list[int]:
-        """Revisions that have a folder, the newest first."""
+        """Revisions that have a folder, the one written last first: an index that was made anew counts from 1 again."""
+        if self.folder is None:
+            return []
         with contextlib.suppress(OSError):
-            return sorted(map(_revision, _numbered(self.folder)), reverse=True) if self.folder else []
+            return [int(path.name) for path in sorted(_numbered(self.folder), key=_written, reverse=True)]
         return []
 
     def keep(self, revision: int, manifest: Manifest, save: Callable[[Path], None]) -> None:
         """Let `save` write a snapshot into a folder it is given, and remove the older ones.
 
-        A failure to write leaves nothing behind.
+        A failure to write leaves nothing behind, and the older ones as they are.
         """
         if self.folder is None or self._read_only:
             return
@@ -72,17 +74,22 @@ class SnapshotFolder:
             _replace(temporary, self.folder / str(revision))
         except OSError:
             pass
+        else:
+            _remove_older(self.folder, revision)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        _remove_older(self.folder, revision)
 
 
 def _numbered(folder: Path) -> Iterator[Path]:
     return (path for path in folder.iterdir() if path.name.isdecimal())
 
 
-def _revision(path: Path) -> int:
-    return int(path.name)
+def _written(path: Path) -> tuple[int, int]:
+    """When a snapshot was finished, 0 where that is unknown; of two at the same instant the higher revision counts."""
+    try:
+        return (path / _MANIFEST_NAME).stat().st_mtime_ns, int(path.name)
+    except OSError:
+        return 0, int(path.name)
 
 
 def _sync(folder: Path) -> None:
@@ -100,8 +107,14 @@ def _replace(source: Path, target: Path) -> None:
     except OSError:
         aside = source.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
         target.rename(aside)
-        source.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            source.rename(target)
+        except OSError:
+            with contextlib.suppress(OSError):  # taken by another process meanwhile
+                aside.rename(target)
+            raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _remove_older(folder: Path, revision: int) -> None:

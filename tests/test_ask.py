@@ -116,6 +116,20 @@ def test_lowest_ranked_passages_are_dropped_and_reported(engine: Engine) -> None
     assert got.tokens.context + 6 <= 900
 
 
+def test_behind_a_passage_larger_than_the_window_the_smaller_ones_are_read(engine: Engine) -> None:
+    def passage(name: str, text: str) -> Retrieved:
+        return Retrieved(text, tuple(engine.model.tokenizer.encode(text)), name, 0, 1.0)
+
+    large = [passage(name, f"{name} says words. " * 2000) for name in ("first", "third")]
+    got = answer(engine, passages=[large[0], passage("second", "Two.\n\n"), large[1], passage("fourth", "Four.\n\n")])
+    assert [(source.source, source.text) for source in got.sources] == [("second", "Two.\n\n"), ("fourth", "Four.\n\n")]
+    assert [(gone.source, gone.reason) for gone in got.dropped] == [
+        ("first", "does not fit the context window"),
+        ("third", "does not fit the context window"),
+    ]
+    assert got.warnings == ()
+
+
 def test_a_question_longer_than_the_window(engine: Engine) -> None:
     with pytest.raises(QuestionTooLongError, match="Ask a shorter question"):
         answer(engine, "why? " * 2000)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from corpus import make_engine, write_corpus
+from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
@@ -14,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from epic_rag import EpicRAG
 from epic_rag.chain_input import read_input
-from epic_rag.condense import condense
+from epic_rag.condense import Condensed, condense
 from epic_rag.errors import ConfigError
 from epic_rag.evict import KVBudget
 from epic_rag.history import Turn
@@ -83,12 +84,17 @@ def test_a_short_question_is_looked_up_with_the_one_before(rag: EpicRAG) -> None
 def test_condense_looks_up_and_answers_a_question_that_stands_alone(
     rag: EpicRAG, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("epic_rag.chain.condense", lambda *_: QUESTION)
+    monkeypatch.setattr("epic_rag.chain.condense", lambda *_: Condensed(QUESTION, 40, 9))
     own = EpicRAG(engine=rag.engine, k=2, max_tokens=6, history_mode="condense")
     out, plain = own.invoke({"question": "And it?", "chat_history": ASKED}), rag.invoke(QUESTION)
     assert (out["question"], out["standalone_question"]) == ("And it?", QUESTION)
     assert out["answer"] == plain["answer"]
     assert out["context"] == plain["context"]
+    for name, more in (("input_tokens", 40), ("output_tokens", 9), ("total_tokens", 49)):
+        assert out["usage"][name] == plain["usage"][name] + more
+    with get_usage_metadata_callback() as used:
+        own.invoke({"question": "And it?", "chat_history": ASKED})
+    assert used.usage_metadata["tiny-llama"] == out["usage"]
     assert "standalone_question" not in own.invoke(QUESTION)
 
 
@@ -97,10 +103,11 @@ def test_condensing_is_greedy_short_and_stores_nothing(rag: EpicRAG) -> None:
     turns = [Turn("user", "Where is the ferry?" * 20), Turn("assistant", "In the harbour.")] * 20
     one = condense(rag.engine, "And the bakery?", turns)
     assert one == condense(rag.engine, "And the bakery?", turns)
-    assert one
-    assert "\n" not in one
+    assert one.text
+    assert "\n" not in one.text
+    assert one.prompt_tokens > 0 < one.answer_tokens <= 64
     assert sorted(rag.engine.store.blobs.names()) == before
-    assert condense(rag.engine, "And the bakery?", ()) == "And the bakery?"
+    assert condense(rag.engine, "And the bakery?", ()) == Condensed("And the bakery?")
 
 
 def test_schemas_say_what_goes_in_and_what_comes_out(rag: EpicRAG) -> None:

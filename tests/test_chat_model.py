@@ -225,6 +225,15 @@ def test_answers_of_other_parameters_do_not_share_a_place_in_the_answer_cache(en
     assert short.invoke("Hi.").id == short.invoke("Hi.").id, "a hit"
 
 
+def test_engines_of_other_instructions_do_not_share_a_place_in_the_answer_cache(engine: Engine) -> None:
+    other = Engine(engine.model, engine.store, engine.index, instruction="Answer in verse.")
+    cache = InMemoryCache()
+    plain, verse = (ChatEpic(engine=one, max_tokens=2, cache=cache) for one in (engine, other))
+    first = plain.invoke("Hi.", documents=["x"])
+    assert plain.invoke("Hi.", documents=["x"]).id == first.id
+    assert verse.invoke("Hi.", documents=["x"]).id != first.id
+
+
 def test_it_opens_a_store_and_a_model_by_name(tiny_folder: Path, tmp_path: Path) -> None:
     chat = ChatEpic.from_store(str(tmp_path / "store"), str(tiny_folder), max_tokens=2)
     assert chat.invoke("Hi.", documents=["One."]).response_metadata["model_name"] == str(tiny_folder)

@@ -12,9 +12,10 @@ from langchain_tests.integration_tests.indexer import AsyncDocumentIndexTestSuit
 from tiny_models import make_tiny
 
 from epic_rag import EpicRAG
-from epic_rag.document_index import EpicIndex
+from epic_rag.document_index import EpicIndex, _tag
 from epic_rag.errors import ConfigError, IngestError
 from epic_rag.ingest import IngestOptions, ingest
+from epic_rag.kvstore.errors import StoreWriteError
 from epic_rag.maintenance import PruneOptions, prune
 from epic_rag.retrievers import SQLiteRecordManager
 
@@ -161,6 +162,26 @@ def test_long_documents_are_found_by_passage_with_their_metadata() -> None:
         epic.invoke("paragraph", k=0)
 
 
+@pytest.mark.parametrize("pattern", ["oven.txt", "*.txt", "o*", "oven.txt#*"])
+def test_documents_are_filtered_by_the_source_they_show(pattern: str, tmp_path: Path) -> None:
+    epic = open_index(tmp_path / "store")
+    epic.upsert([*documents(), Document("The bakery has no source.", id="bare")])
+    (found,) = epic.invoke("bakery opens", where={"source": pattern})
+    assert found.metadata["source"] == "oven.txt"
+    (bare,) = epic.invoke("bakery", where={"source": "bare"})
+    assert epic.invoke("bakery", where={"source": bare.metadata["source"]}) == [bare]
+    assert epic.invoke("bakery", where={"source": "oven", "title": "*"}) == []
+    assert open_index("memory://", where={"source": pattern}).invoke("bakery") == []
+
+
+def test_files_are_filtered_as_before(tmp_path: Path) -> None:
+    epic, folder = open_index(tmp_path / "store"), write_corpus(tmp_path / "docs", 2)
+    ingest(epic.engine, [folder])
+    sources = {found.metadata["source"] for found in epic.invoke("fact", where={"source": "*bakery-1.txt"})}
+    assert {Path(source).name for source in sources} == {"bakery-1.txt"}
+    assert epic.invoke("fact", where={"title": "nothing"}) == []
+
+
 def test_a_chain_finds_the_kv_of_indexed_documents_in_the_store(tmp_path: Path) -> None:
     epic = open_index(tmp_path / "store")
     epic.upsert(documents())
@@ -192,7 +213,9 @@ def test_deleted_kv_stays_until_it_is_pruned(tmp_path: Path) -> None:
     assert prune(epic.engine.store, PruneOptions(unused=True)).removed["unused"] == 1
 
 
-def test_a_document_that_cannot_be_cut_is_an_error_and_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text with `trouble` in it cannot be cut into passages."""
     from epic_rag.ingestion import workers
 
     cut = workers.chunk_document
@@ -203,10 +226,48 @@ def test_a_document_that_cannot_be_cut_is_an_error_and_the_others_are_kept(monke
         return cut(document, *rest)
 
     monkeypatch.setattr(workers, "chunk_document", sometimes)
+
+
+@pytest.mark.usefixtures("trouble")
+def test_a_document_that_cannot_be_cut_is_an_error_and_the_others_are_kept() -> None:
     epic = open_index("memory://")
     with pytest.raises(IngestError, match=r"1 of 2 documents could not be indexed: x#.*too small"):
         epic.upsert([Document("trouble", id="x"), Document("fine words", id="y")])
     assert [got.id for got in epic.get(["x", "y"])] == ["y"]
+    assert epic.delete(["x", "y"])["succeeded"] == ["x", "y"]
+    assert not [name for name in ("x", "y") if epic.engine.index.get_meta(f"document-{_tag(name)}")]
+
+
+@pytest.mark.usefixtures("trouble")
+def test_where_a_new_text_cannot_be_cut_the_old_one_is_given_back_and_found() -> None:
+    epic = open_index("memory://")
+    old = Document("old words", id="x", metadata={"source": "a.txt"})
+    epic.upsert([old])
+    with pytest.raises(IngestError):
+        epic.upsert([Document("trouble", id="x", metadata={"source": "b.txt"}), Document("fine words", id="y")])
+    assert epic.get(["x", "y"]) == [old, Document("fine words", id="y")]
+    assert {found.page_content for found in epic.invoke("words")} == {"old words\n\n", "fine words\n\n"}
+
+
+def test_a_store_that_fails_leaves_the_new_text_in_both_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    epic = open_index("memory://")
+    epic.upsert([Document("old words", id="x")])
+
+    def fail(*_: object) -> None:
+        raise StoreWriteError("the disk is full")
+
+    monkeypatch.setattr("epic_rag.ingest.encode_missing", fail)
+    with pytest.raises(StoreWriteError):
+        epic.upsert([Document("new words", id="x")])
+    assert epic.get(["x"])[0].page_content == "new words"
+    assert [found.page_content for found in epic.invoke("words")] == ["new words\n\n"]
+
+
+def test_a_search_while_a_batch_is_encoded_knows_its_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    epic, seen = open_index("memory://"), []
+    monkeypatch.setattr("epic_rag.ingest.encode_missing", lambda *_: seen.extend(epic.invoke("bakery")))
+    epic.upsert([Document("The bakery.", id="1", metadata={"source": "oven.txt"})])
+    assert [(found.metadata["source"], found.metadata["document_id"]) for found in seen] == [("oven.txt", "1")]
 
 
 def test_values_that_cannot_be_are_refused_at_once() -> None:

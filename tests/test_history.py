@@ -171,6 +171,21 @@ def test_a_short_question_is_looked_up_with_the_one_before() -> None:
     assert search_text("And on Sundays?", TURNS) == "And of the ferry? And on Sundays?"
     assert search_text("And on Sundays?", ()) == "And on Sundays?"
     assert search_text(QUESTION, TURNS) == QUESTION
+    assert search_text("And what of sun-dried fish?", TURNS).startswith("And of the ferry?")
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("星期天呢？", "望远镜的第三个事实值多少分？"),
+        ("日曜日はどうですか？", "望遠鏡の三番目の事実は何点の価値がありますか？"),
+        ("แล้ววันอาทิตย์ล่ะ", "ข้อเท็จจริงที่สามของกล้องโทรทรรศน์มีค่าเท่าไร"),
+        ("그럼 일요일은?", "그 망원경의 세 번째 사실은 몇 점입니까?"),
+    ],
+)
+def test_questions_are_as_short_in_scripts_without_spaces(short: str, whole: str) -> None:
+    assert search_text(short, TURNS) == f"And of the ferry? {short}"
+    assert search_text(whole, TURNS) == whole
 
 
 @pytest.mark.parametrize(("role", "text"), [("tool", "x"), ("user", 5)])

@@ -60,7 +60,7 @@ def chunks(*sizes: int) -> list[tuple[int, ...]]:
 def test_token_ids_are_concatenated_and_offsets_say_where() -> None:
     frame = prompt_frame(TextTokenizer(make_tokenizer()))
     prompt, fitting = build_prompt(frame, [1, 2], chunks(5, 7), 10_000)
-    assert fitting == 2
+    assert fitting == (0, 1)
     assert [len(chunk) for chunk in prompt.chunk_ids] == [7, 5], "the best passage stands next to the question"
     ids = prompt.token_ids
     assert len(ids) == prompt.num_tokens
@@ -69,13 +69,14 @@ def test_token_ids_are_concatenated_and_offsets_say_where() -> None:
     assert ids[prompt.suffix_start :] == prompt.suffix_ids == (*frame.middle_ids, 1, 2, *frame.tail_ids)
 
 
-def test_whole_lowest_ranked_passages_are_dropped() -> None:
+def test_a_passage_that_does_not_fit_is_left_out_whole_and_smaller_ones_behind_it_are_not() -> None:
     frame = prompt_frame(TextTokenizer(make_tokenizer()))
     bare = len(frame.prefix_ids) + len(frame.suffix([1, 2]))
-    prompt, fitting = build_prompt(frame, [1, 2], chunks(50, 30, 30, 5), bare + 85)
-    assert fitting == 2, "a small passage behind one that does not fit must not jump the rank"
-    assert prompt.num_tokens == bare + 80
-    assert build_prompt(frame, [1, 2], chunks(50), bare)[1] == 0
+    prompt, fitting = build_prompt(frame, [1, 2], chunks(90, 50, 30, 20, 5, 1), bare + 85)
+    assert fitting == (1, 2, 4)
+    assert [len(chunk) for chunk in prompt.chunk_ids] == [5, 30, 50]
+    assert prompt.num_tokens == bare + 85
+    assert build_prompt(frame, [1, 2], chunks(50), bare)[1] == ()
 
 
 def test_a_question_longer_than_the_window_is_an_error_in_words() -> None:

@@ -1,5 +1,7 @@
 import sys
+import traceback
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from corpus import make_engine, write_corpus
@@ -74,7 +76,7 @@ def test_embeddings_by_a_dotted_name(module):
         ("my_embeddings:Wrods", "the module has no Wrods"),
         ("my_embeddings:Words?nonsense=1", "cannot be made: TypeError"),
         ("my_embeddings:function", "expected a class or an object of LangChain Embeddings"),
-        ("my_embeddings:ready?model=x", "expected a class or an object"),
+        ("my_embeddings:ready?model=x", "an object of WordEmbeddings with arguments; expected a class or an object"),
         ("os:system?command=false", "expected a class or an object"),
     ],
 )
@@ -83,6 +85,63 @@ def test_what_is_no_embedding_is_refused_and_never_called(module, spec, message)
         load_embeddings(spec)
     called = getattr(sys.modules.get(module), "called", [])
     assert called == []
+
+
+SECRET = "sk-12/ab c"
+CLASSES = """
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from pydantic import Field, field_validator
+class Strict(DeterministicFakeEmbedding):
+    size: int = 4
+    api_key: str = Field(max_length=3)
+class Talkative(DeterministicFakeEmbedding):
+    size: int = 4
+    api_key: str
+    @field_validator("api_key")
+    def check(cls, key):
+        raise ValueError("no such key: " + key)
+class Careless(DeterministicFakeEmbedding):
+    def __init__(self, **options):
+        raise RuntimeError(f"refused {options!r}: " + options["api_key"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Strict", "ValidationError: api_key: String should have at most 3 characters"),
+        ("Talkative", r"api_key: Value error, no such key: \*\*\*$"),
+        ("Careless", r"RuntimeError: refused {'api_key': '\*\*\*'}: \*\*\*$"),
+    ],
+)
+def test_no_value_of_the_arguments_is_told(module, tmp_path, name, message):
+    (tmp_path / "my_embeddings.py").write_text(CLASSES)
+    with pytest.raises(ConfigError, match=message) as raised:
+        load_embeddings(f"{module}:{name}?api_key={quote(SECRET)}")
+    shown = "".join(traceback.format_exception(raised.value))
+    assert not [one for one in ("sk-12", "ab%20c") if one in shown.split("load_embeddings(", 1)[-1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def", r"cannot be imported: SyntaxError: .*my_embeddings\.py, line 1"),
+        ("raise KeyError('OPENAI_API_KEY')", "cannot be imported: KeyError: 'OPENAI_API_KEY'"),
+        ("import os; os.nothing", "cannot be imported: AttributeError"),
+        (f"{CLASSES}\nready = Strict(api_key='sk-12')", "ValidationError: api_key: String should have at most 3 char"),
+    ],
+)
+def test_a_module_that_fails_at_import_is_told_in_words(module, tmp_path, text, message):
+    (tmp_path / "my_embeddings.py").write_text(text)
+    with pytest.raises(ConfigError, match=message) as raised:
+        load_embeddings(f"{module}:ready")
+    assert "sk-12" not in str(raised.value)
+
+
+def test_a_misspelt_class_never_shows_its_arguments():
+    with pytest.raises(ConfigError, match=r"embeddings 'my-module:Class\?…': expected module:Class") as caught:
+        load_embeddings("my-module:Class?api_key=sk-secret")
+    assert "sk-secret" not in str(caught.value)
 
 
 @pytest.mark.model

@@ -16,13 +16,14 @@ from langchain_core.callbacks import (
     CallbackManager,
     CallbackManagerForLLMRun,
 )
-from langchain_core.messages import BaseMessage, convert_to_messages
+from langchain_core.messages import AIMessageChunk, BaseMessage, convert_to_messages
+from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGenerationChunk, LLMResult
 from langchain_core.outputs.chat_generation import merge_chat_generation_chunks
 from langchain_core.runnables import RunnableConfig, run_in_executor
 
 from epic_rag.ask import Context, Delta
-from epic_rag.chat.report import PROVIDER, Reporter
+from epic_rag.chat.report import PROVIDER, as_chunk
 from epic_rag.history import Turn
 from epic_rag.schema import Answer
 
@@ -38,12 +39,13 @@ class ModelRun:
         question: what is answered.
         turns: the conversation before it.
         invocation: `model_name`, and what else a trace should tell of the call.
+        before: tokens that were spent on the question before, and are counted here; None: none.
     """
 
     question: str
     turns: Sequence[Turn]
     invocation: Mapping[str, str | float | None]
-    _reporter: Reporter = field(default_factory=Reporter)
+    before: UsageMetadata | None = None
     _told: list[ChatGenerationChunk] = field(default_factory=list)
 
     def of(self, events: Iterator[Event], config: RunnableConfig) -> Iterator[Event]:
@@ -94,8 +96,10 @@ class ModelRun:
         return convert_to_messages([*((turn.role, turn.text) for turn in self.turns), ("user", self.question)])
 
     def _chunk(self, event: Event, run_id: UUID) -> ChatGenerationChunk | None:
-        chunk = self._reporter.chunk(event)
+        chunk = as_chunk(event)
         if chunk is not None:
+            if isinstance(event, Answer) and isinstance(chunk.message, AIMessageChunk):
+                chunk.message.usage_metadata = add_usage(chunk.message.usage_metadata, self.before)
             chunk.message.id = f"lc_run--{run_id}"
             self._told.append(chunk)
         return chunk

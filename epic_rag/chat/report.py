@@ -21,28 +21,18 @@ def chunks(events: Iterable[Context | Delta | Answer]) -> Iterator[ChatGeneratio
     Yields:
         The sources first, if there are any; then pieces of the answer; last, without text, everything else.
     """
-    reporter = Reporter()
     for event in events:
-        if (chunk := reporter.chunk(event)) is not None:
+        if (chunk := as_chunk(event)) is not None:
             yield chunk
 
 
-class Reporter:
-    """Makes chunks of one answer's events, one by one."""
-
-    def __init__(self) -> None:
-        """Begin an answer."""
-        self._has_begun = False
-
-    def chunk(self, event: Context | Delta | Answer) -> ChatGenerationChunk | None:
-        """The event as a chunk; None where there is nothing to tell."""
-        if isinstance(event, Context):
-            return _chunk("", {"sources": [asdict(source) for source in event.sources]}) if event.sources else None
-        if isinstance(event, Answer):
-            return _last_chunk(event)
-        text = event.text if self._has_begun else event.text.lstrip()  # the answer begins with its first word
-        self._has_begun = self._has_begun or bool(text)
-        return _chunk(text) if text else None
+def as_chunk(event: Context | Delta | Answer) -> ChatGenerationChunk | None:
+    """The event as a chunk; None where there is nothing to tell."""
+    if isinstance(event, Delta):
+        return _chunk(event.text)
+    if isinstance(event, Answer):
+        return _last_chunk(event)
+    return _chunk("", {"sources": [asdict(source) for source in event.sources]}) if event.sources else None
 
 
 def _chunk(text: str, metadata: dict[str, object] | None = None) -> ChatGenerationChunk:

@@ -97,13 +97,60 @@ def test_only_new_texts_are_embedded(index, put_texts):
     assert sorted(embeddings.asked) == sorted(passage.text for passage in index.passages())
     embeddings.asked.clear()
     DenseIndex(index, embeddings).refresh()
-    assert embeddings.asked == []
+    assert embeddings.asked == ["red fish swim"]  # tells that the embedder is the same
+    embeddings.asked.clear()
     put_texts(index, "animals", "a new first one", "red fish swim", "blue birds fly")  # moved, and one removed
     dense = DenseIndex(index, embeddings)
     dense.refresh()
     assert embeddings.asked == ["a new first one", "red fish swim"]  # the second tells that the embedder is the same
     check(dense.search("fish", 9), brute_force(index, embeddings, "fish", 9))
     assert len(dense.search("white cats", 9)) == 5
+
+
+def test_another_model_of_the_same_name_starts_anew_though_no_text_is_new(index):
+    DenseIndex(index, WordEmbeddings(salt="one")).refresh()
+    other = WordEmbeddings(salt="two")
+    dense = DenseIndex(index, other)
+    for _ in range(2):
+        check(dense.search("fish", 3), brute_force(index, other, "fish", 3))
+    assert other.asked == ["red fish swim", *(passage.text for passage in index.passages())]
+
+
+@pytest.mark.parametrize("is_new_process", [True, False])
+def test_vectors_of_an_index_made_anew_outlive_those_of_the_one_before(index, tmp_path, put_texts, is_new_process):
+    for number in range(9):
+        put_texts(index, f"d{number}", f"text number {number}")
+    DenseIndex(index, WordEmbeddings()).refresh()
+    index.close()
+    for file in tmp_path.glob("index.sqlite*"):
+        file.unlink()
+    embeddings = WordEmbeddings()
+    with PassageIndex(tmp_path) as anew:
+        dense = DenseIndex(anew, embeddings)
+        for number in range(3):
+            embeddings.asked.clear()
+            dense = DenseIndex(anew, embeddings) if is_new_process else dense
+            put_texts(anew, f"new {number}", f"new text {number}")
+            check(dense.search("new text", 1), brute_force(anew, embeddings, "new text", 1))
+            assert next(text for text in embeddings.asked if text.startswith("new text")) == f"new text {number}"
+            assert len(embeddings.asked) <= 2, "the new text and a sample"
+
+
+def test_a_reader_prefers_its_own_vectors_to_those_of_an_index_before(index, tmp_path, put_texts):
+    DenseIndex(index, WordEmbeddings()).refresh()
+    (tmp_path / "dense" / str(index.revision)).rename(tmp_path / "dense" / "5000")
+    manifest = tmp_path / "dense" / "5000" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_bytes()) | {"revision": 5000}))
+    embeddings = WordEmbeddings()
+    with PassageIndex(tmp_path, read_only=True) as reader:
+        dense = DenseIndex(reader, embeddings)
+        put_texts(index, "a", "a whale")
+        assert texts(dense.search("whale", 1)) == ["a whale"]
+        put_texts(index, "b", "a zebra")
+        embeddings.asked.clear()
+        assert texts(dense.search("zebra", 1)) == ["a zebra"]
+    assert "a whale" not in embeddings.asked[:1]
+    assert len(embeddings.asked) <= 2, "the new text and a sample"
 
 
 def test_removed_documents_cost_no_embedding(index, tmp_path):
@@ -313,7 +360,7 @@ def test_torn_or_changed_files_are_made_again(index, tmp_path, harm):
     assert len(embeddings.asked) == 5
     embeddings.asked.clear()
     DenseIndex(index, embeddings).refresh()
-    assert embeddings.asked == []
+    assert embeddings.asked == ["red fish swim"]
 
 
 def test_read_only_works_in_memory_and_writes_nothing(index, tmp_path):

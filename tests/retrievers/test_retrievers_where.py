@@ -41,6 +41,8 @@ def sources(index, where):
         ("notes/[[]1].txt", SOURCES[3:4]),
         ("x.jsonl#1", SOURCES[4:5]),
         ("x.jsonl#*", SOURCES[4:]),
+        ("x.jsonl", SOURCES[4:]),
+        ("*.jsonl", SOURCES[4:]),
         ("'; DROP TABLE passages; --", []),
         ("", []),
     ],
@@ -61,12 +63,23 @@ def test_no_filter_is_every_passage_in_order(index):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text("docs/*?.mdx#1", max_size=9))
 def test_patterns_mean_what_they_mean_in_a_shell(index, pattern):
-    assert sources(index, {"source": pattern}) == sorted(one for one in SOURCES if fnmatchcase(one, pattern))
+    ways = (pattern, f"{pattern}#*")
+    assert sources(index, {"source": pattern}) == sorted(
+        one for one in SOURCES if any(fnmatchcase(one, way) for way in ways)
+    )
 
 
 def test_an_unknown_field_is_named():
     with pytest.raises(ValueError, match=r"where names 'author', 'x y'; fields of a passage are source, title, text"):
         condition({"x y": "1", "author": "2", "source": "3"})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"), [(["a"], "got list"), (None, "got NoneType"), ("\udcff*", "holds what no text may hold")]
+)
+def test_a_pattern_that_is_no_text_is_refused(pattern, said):
+    with pytest.raises(ValueError, match=f"where, source: .*{said}"):
+        condition({"source": pattern})
 
 
 @pytest.mark.parametrize("k", [1, 4, 6, 99])
