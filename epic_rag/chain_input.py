@@ -23,6 +23,7 @@ from epic_rag.history import Role, Turn
 _ROLES: dict[str, Role] = {
     "user": "user", "human": "user", "assistant": "assistant", "ai": "assistant", "system": "system",
 }  # fmt: skip
+_KNOWN = "user, assistant or system"
 
 
 @with_config(ConfigDict(arbitrary_types_allowed=True))
@@ -82,15 +83,32 @@ def _turn(given: object, number: int) -> Turn | None:
             f"chat_history, message {number}: expected a message, ('human', text) or a dict with role and content, "
             f"got {given!r}"
         ) from error
-    role = _role(message)
+    role = _role(message, number)
+    if role in ("user", "system"):
+        _refuse_all_but_text(message, number)
     return None if role is None else Turn(role, str(message.text))
 
 
-def _role(message: BaseMessage) -> Role | None:
+def _role(message: BaseMessage, number: int) -> Role | None:
+    """Who spoke; None for tools, which are no part of the conversation."""
     if isinstance(message, HumanMessage):
         return "user"
     if isinstance(message, AIMessage):
         return "assistant"
     if isinstance(message, SystemMessage):
         return "system"
-    return _ROLES.get(message.role.lower()) if isinstance(message, ChatMessage) else None
+    if not isinstance(message, ChatMessage):
+        return None
+    if message.role.lower() in _ROLES:
+        return _ROLES[message.role.lower()]
+    raise ConfigError(f"chat_history, message {number}: the role '{message.role}' is unknown; expected {_KNOWN}")
+
+
+def _refuse_all_but_text(message: BaseMessage, number: int) -> None:
+    """What the user showed and the model cannot see would be missing without a word."""
+    kinds = {block["type"] for block in message.content_blocks} - {"text"}
+    if kinds:
+        raise ConfigError(
+            f"chat_history, message {number} holds a block of type '{min(kinds)}': only text is read. Leave it "
+            "out, and put documents into the store or behind a retriever"
+        )

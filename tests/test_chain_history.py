@@ -8,7 +8,7 @@ import pytest
 from corpus import make_engine, write_corpus
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField
 from pydantic import Field, ValidationError
@@ -157,3 +157,23 @@ def test_fields_that_cannot_be_are_refused_at_once(
 def test_a_budget_may_be_written_in_every_way(rag: EpicRAG) -> None:
     answers = [EpicRAG(engine=rag.engine, budget=budget).invoke(QUESTION) for budget in ("50%", KVBudget(ratio=0.5))]
     assert answers[0]["answer"] == answers[1]["answer"]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (HumanMessage([{"type": "image", "url": "https://x/y.png"}]), "type 'image'"),
+        (HumanMessage([{"type": "text-plain", "text": "a file", "mime_type": "text/plain"}]), "type 'text-plain'"),
+        (ChatMessage("No good.", role="critic"), "the role 'critic' is unknown; expected user, assistant or system"),
+    ],
+)
+def test_what_cannot_be_read_is_not_left_out_in_silence(message: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"chat_history, message 2.*{said}"):
+        read_input({"question": "And it?", "chat_history": [("human", "Look."), message]})
+
+
+def test_messages_of_tools_are_passed_over() -> None:
+    call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}])
+    history = [("human", "Look."), call, ToolMessage("seen", tool_call_id="1"), ("ai", "I did.")]
+    _, turns = read_input({"question": "And?", "chat_history": history})
+    assert [turn.text for turn in turns if turn.text] == ["Look.", "I did."]
