@@ -185,9 +185,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         with clock.stage("retrieve"):
             asked = self._asked(input)
             passages = self._passages(asked.search_text, config)
-        for event in ModelRun(asked.text, asked.turns, self._invocation(), asked.before).of(
-            self._ask(asked, passages, clock), config
-        ):
+        for event in self._run(asked).of(self._ask(asked, passages, clock), config):
             yield asked.part(event)
 
     async def _aparts(self, input: object, config: RunnableConfig) -> AsyncIterator[RAGAnswer]:
@@ -195,8 +193,7 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
         with clock.stage("retrieve"):
             asked = await run_in_executor(config, self._asked, input)
             passages = await self._apassages(asked.search_text, config)
-        run = ModelRun(asked.text, asked.turns, self._invocation(), asked.before)
-        async for event in run.aof(self._ask(asked, passages, clock), config):
+        async for event in self._run(asked).aof(self._ask(asked, passages, clock), config):
             yield asked.part(event)
 
     def _with(self, call: dict[str, Any]) -> Self:
@@ -246,14 +243,11 @@ class EpicRAG(RunnableSerializable[str | Question, RAGAnswer]):
             return None
         return retrieve(self.engine, question, CANDIDATES_PER_PASSAGE * self.k, self.where)
 
-    def _invocation(self) -> dict[str, str | float | None]:
-        """What traces tell of the model's run."""
-        return {
-            "model_name": self.engine.model.name,
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "selector": self.selector,
-        }
+    def _run(self, asked: Asked) -> ModelRun:
+        """The run of the model as callbacks hear of it."""
+        told: dict[str, str | float | None] = {"model_name": self.engine.model.name, "selector": self.selector}
+        told |= {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        return ModelRun(asked.text, asked.turns, told, asked.before)
 
     def _options(self) -> AskOptions:
         how = DecodeOptions(self.max_tokens, self.temperature, self.top_p, self.seed, self.stop)

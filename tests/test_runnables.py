@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableParallel
 
-from epic_rag import EpicRAG
+from epic_rag import ChatEpic, EpicRAG
 from epic_rag.ingest import ingest
 
 QUESTION = "What is fact 3 of the telescope worth?"
@@ -165,8 +165,9 @@ def test_two_event_loops_at_once_answer_as_alone(rag: EpicRAG) -> None:
     assert in_threads(rag, lambda: asyncio.run(ask_all())) == [expected] * 2
 
 
+@pytest.mark.parametrize("form", ["astream", "ainvoke"])
 async def test_the_event_loop_goes_on_while_a_question_is_answered(
-    rag: EpicRAG, monkeypatch: pytest.MonkeyPatch
+    rag: EpicRAG, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     ticks, answering = 0, threading.Event()
     loop_went_on = threading.Event()
@@ -189,7 +190,8 @@ async def test_the_event_loop_goes_on_while_a_question_is_answered(
                 loop_went_on.set()
 
     ticking = asyncio.create_task(tick())
-    parts = [part async for part in rag.astream(TALK)]
+    answered = rag.astream(TALK) if form == "astream" else [await rag.ainvoke(TALK)]
+    parts = [part async for part in answered] if isinstance(answered, AsyncIterator) else answered
     ticking.cancel()
     assert "context" in parts[0]
     assert ticks >= 5
@@ -201,20 +203,24 @@ sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
 from corpus import make_engine
-from epic_rag import EpicRAG
+from epic_rag import ChatEpic, EpicRAG
 engine = make_engine(sys.argv[2])
 engine.model.eos_ids = frozenset()
 rag = EpicRAG(engine=engine, k=2, max_tokens=6)
 print("ready", flush=True)
 sys.stdin.readline()
-print(json.dumps([rag.invoke(one)["answer"] for one in json.loads(sys.argv[3])]))
+answers = [rag.invoke(one)["answer"] for one in json.loads(sys.argv[3])]
+chat = ChatEpic(engine=engine, max_tokens=6)
+print(json.dumps([*answers, chat.invoke("When?", documents=["The pier opens at nine."]).text]))
 engine.close()
 """
 
 
 def test_two_processes_on_one_store_answer_as_alone(rag: EpicRAG, tmp_path: Path) -> None:
     inputs = [*QUESTIONS, TALK]
+    chat = ChatEpic(engine=rag.engine, max_tokens=6)
     expected = [rag.invoke(one)["answer"] for one in inputs]
+    expected.append(chat.invoke("When?", documents=["The pier opens at nine."]).text)
     for name in list(rag.engine.store.blobs.names()):
         rag.engine.store.blobs.delete(name)
     given = [sys.executable, "-c", _OTHER, str(Path(__file__).parent), str(tmp_path / "store"), json.dumps(inputs)]
