@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT
 from benchmarks.report_budget import budget_ppl_table, budget_qa_table, budget_table, statistics_table
+from benchmarks.report_ingest import ingest_figures
 from benchmarks.report_retrieval import retrieval_table
 
 README = ROOT / "README.md"
@@ -145,6 +146,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "codecs": ("store", codecs_table),
     "int8": ("codecs_quality", int8_table),
     "retrieval": ("retrieval", retrieval_table),
+    "ingest": ("ingest", ingest_figures),
     "budget": ("budget", budget_table),
     "budget_ppl": ("budget_ppl", budget_ppl_table),
     "budget_qa": ("budget_qa", budget_qa_table),
