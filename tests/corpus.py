@@ -6,7 +6,9 @@ from pathlib import Path
 
 from tiny_models import make_tiny
 
+from epic_rag import EpicRAG
 from epic_rag.engine import Engine
+from epic_rag.ingest import ingest
 from epic_rag.kvstore.uri import open_store
 from epic_rag.model import LanguageModel
 from epic_rag.retrievers.index import PassageIndex
@@ -30,3 +32,11 @@ def make_engine(store: Path | str, model: LanguageModel | None = None, salt: str
     """An engine over `store`, its index beside it."""
     index = None if str(store).startswith("memory:") else Path(store) / "index"
     return Engine(model or make_tiny("llama"), open_store(str(store)), PassageIndex(index), salt=salt)
+
+
+def make_rag(folder: Path, sentences: int = 8) -> EpicRAG:
+    """A chain over four such files, whose answers have six tokens, never fewer."""
+    engine = make_engine(folder / "store")
+    engine.model.eos_ids = frozenset()
+    ingest(engine, [write_corpus(folder / "docs", 4, sentences)])
+    return EpicRAG(engine=engine, k=2, max_tokens=6)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from corpus import make_engine, write_corpus
+from corpus import make_rag
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler, Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.output_parsers import StrOutputParser
@@ -17,7 +17,6 @@ from pydantic import Field
 from epic_rag import EpicRAG
 from epic_rag.ask import ask
 from epic_rag.errors import ConfigError, EpicError
-from epic_rag.ingest import ingest
 from epic_rag.kvstore.prefetch import Prefetch
 from epic_rag.load import Loader
 
@@ -26,10 +25,7 @@ QUESTION = "What is fact 3 of the telescope worth?"
 
 @pytest.fixture
 def rag(tmp_path: Path) -> EpicRAG:
-    engine = make_engine(tmp_path / "store")
-    engine.model.eos_ids = frozenset()
-    ingest(engine, [write_corpus(tmp_path / "docs", 4)])
-    return EpicRAG(engine=engine, k=2, max_tokens=6)
+    return make_rag(tmp_path)
 
 
 def test_a_string_or_a_dict_in_and_everything_out(rag: EpicRAG) -> None:

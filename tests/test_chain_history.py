@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from corpus import make_engine, write_corpus
+from corpus import make_rag
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
@@ -19,7 +19,6 @@ from epic_rag.condense import Condensed, condense
 from epic_rag.errors import ConfigError
 from epic_rag.evict import KVBudget
 from epic_rag.history import Turn
-from epic_rag.ingest import ingest
 
 QUESTION = "What is fact 3 of the telescope worth?"
 ASKED = [HumanMessage("What is fact 1 of the bakery worth?"), AIMessage("101 points.")]
@@ -27,10 +26,7 @@ ASKED = [HumanMessage("What is fact 1 of the bakery worth?"), AIMessage("101 poi
 
 @pytest.fixture
 def rag(tmp_path: Path) -> EpicRAG:
-    engine = make_engine(tmp_path / "store")
-    engine.model.eos_ids = frozenset()
-    ingest(engine, [write_corpus(tmp_path / "docs", 4, 3)])
-    return EpicRAG(engine=engine, k=2, max_tokens=6)
+    return make_rag(tmp_path, 3)
 
 
 class Asked(BaseRetriever):

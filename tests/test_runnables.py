@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from corpus import make_engine, write_corpus
+from corpus import make_rag
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
@@ -19,7 +19,6 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableParallel
 
 from epic_rag import ChatEpic, EpicRAG
-from epic_rag.ingest import ingest
 
 QUESTION = "What is fact 3 of the telescope worth?"
 QUESTIONS = (QUESTION, "What is fact 1 of the bakery worth?", "And of the ferry?")
@@ -28,11 +27,9 @@ TALK = {"question": "And of the ferry?", "chat_history": [("human", QUESTION), (
 
 @pytest.fixture
 def rag(tmp_path: Path) -> Iterator[EpicRAG]:
-    engine = make_engine(tmp_path / "store")
-    engine.model.eos_ids = frozenset()
-    ingest(engine, [write_corpus(tmp_path / "docs", 4, 3)])
-    yield EpicRAG(engine=engine, k=2, max_tokens=6)
-    engine.close()
+    rag = make_rag(tmp_path, 3)
+    yield rag
+    rag.engine.close()
 
 
 class Own(BaseRetriever):

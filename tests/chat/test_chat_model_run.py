@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import make_engine, write_corpus
+from corpus import make_rag
 from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
@@ -12,7 +12,6 @@ from langchain_core.runnables import RunnableLambda
 
 from epic_rag import EpicRAG
 from epic_rag.errors import QuestionTooLongError
-from epic_rag.ingest import ingest
 
 QUESTION = "What is fact 3 of the telescope worth?"
 
@@ -57,10 +56,7 @@ class Seen(BaseCallbackHandler):
 
 @pytest.fixture
 def rag(tmp_path: Path) -> EpicRAG:
-    engine = make_engine(tmp_path / "store")
-    engine.model.eos_ids = frozenset()
-    ingest(engine, [write_corpus(tmp_path / "docs", 4)])
-    return EpicRAG(engine=engine, k=2, max_tokens=6)
+    return make_rag(tmp_path)
 
 
 def test_the_answer_is_a_chat_models_run_inside_the_chains(rag: EpicRAG) -> None:
