@@ -25,11 +25,13 @@ class Linked:
         cache: KV of all N tokens, with the room that was asked for behind them.
         logits: `[logits_to_keep, vocabulary]` fp32 of the last rows.
         num_recomputed: rows computed, the suffix included.
+        selection_rows: what choosing them cost, in rows through all layers; 0 where nothing was computed for it.
     """
 
     cache: KVCache
     logits: Tensor
     num_recomputed: int
+    selection_rows: float = 0.0
 
 
 def link(
