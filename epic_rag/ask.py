@@ -28,7 +28,7 @@ class AskOptions:
 
     Attributes:
         k: passages to retrieve.
-        selector: which context tokens are computed again: `none`, `lego:K` or `full`.
+        selector: which context tokens are computed again, such as `lego:4`; see `parse_selector`.
         policy: which tokens stay under the budget; None: `roco`, or `full` where there is no budget.
         budget: what may stay in the KV cache, of prompt and answer together: tokens (1024), a share of the prompt
             ("25%") or bytes ("64MB"); None: all.
@@ -135,7 +135,7 @@ def ask(
     with clock.stage("evict"):
         kept = keeping.evict(linked.cache)
 
-    draft.linked(linked.num_recomputed, kept, keeping)
+    draft.linked(linked.num_recomputed, kept, keeping, linked.selection_rows)
     pieces = decode(engine.model, linked.cache, linked.logits[-1], options.decode, keeping.keeper)
     for piece in clock.timed("decode", pieces):
         if text := draft.decoded(piece, clock):

@@ -16,6 +16,16 @@ DEFAULT_SELECTOR = "lego:4"
 DEFAULT_MAX_TOKENS = 128
 DEFAULT_STRIDE_TOKENS = 64
 
+DEFAULT_SHARE = 0.15
+"""Of the context tokens, for selectors that take a share: CacheBlend's own (arXiv 2405.16444)."""
+NEUTRAL_QUESTION = "What do the passages say?"
+"""What `query:r` holds a question against: it asks for nothing in particular."""
+AUTO_HEAD_TOKENS = 4
+"""Of each passage in the first round of `auto` that recomputes any: as in `DEFAULT_SELECTOR`."""
+AUTO_ENOUGH_NATS = 0.01
+"""KL between the next-token distributions of two rounds below which `auto` adds no more rows. Not measured itself: an
+eighth of what a warm prefix with `lego:4` leaves to a full prefill (benchmarks/results/quality_xquad.json)."""
+
 NEUTRAL_MARK = "/neutral"
 """Behind an encoding's name when the neutral text stood in for the corpus."""
 CORPUS_FACTOR = 3

@@ -35,7 +35,7 @@ class Draft:
         self._warnings: list[str] = [] if engine.model.can_link else [f"full prefill: {engine.model.reason}"]
         self._text: list[str] = []
         self._num_loaded = self._num_encoded = self._num_recomputed = self._num_kept = self._num_answer = 0
-        self._ttft_seconds = 0.0
+        self._selection_rows = self._ttft_seconds = 0.0
         self._finish_reason = ""
 
     def distinct(self, found: list[Retrieved]) -> list[Retrieved]:
@@ -100,9 +100,9 @@ class Draft:
         """Add a warning to the answer."""
         self._warnings.append(warning)
 
-    def linked(self, num_recomputed: int, num_kept: int, keeping: Keeping) -> None:
+    def linked(self, num_recomputed: int, num_kept: int, keeping: Keeping, selection_rows: float = 0.0) -> None:
         """Take the counts of the stages link and evict."""
-        self._num_recomputed, self._num_kept = num_recomputed, num_kept
+        self._num_recomputed, self._num_kept, self._selection_rows = num_recomputed, num_kept, selection_rows
         if keeping.budget_tokens is not None and keeping.budget_tokens <= keeping.pinned_tokens:
             self._warnings.append(
                 f"the budget of {keeping.budget_tokens} tokens is exceeded: the prompt's prefix and the question, "
@@ -145,6 +145,7 @@ class Draft:
                 recomputed=self._num_recomputed,
                 kept=self._num_kept,
                 answer=self._num_answer,
+                selection=round(self._selection_rows, 1),
             ),
             kv_bytes=self._kv_bytes(),
             selector=self._selector.name,

@@ -14,7 +14,7 @@ from epic_rag.kvstore.tensors import ChunkKV
 from epic_rag.model import LanguageModel
 from epic_rag.model.score_sink import ScoreSink, SeedableSink
 from epic_rag.prompt import Prompt
-from epic_rag.selectors import ChunkSpan, Selector
+from epic_rag.selectors import ChunkSpan, Linking, Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Linked:
     Attributes:
         cache: KV of all N tokens, with the room that was asked for behind them.
         logits: `[logits_to_keep, vocabulary]` fp32 of the last rows.
-        num_recomputed: rows computed, the suffix included.
+        num_recomputed: rows computed, the suffix included, in all rounds.
         selection_rows: what choosing them cost, in rows through all layers; 0 where nothing was computed for it.
     """
 
@@ -51,12 +51,14 @@ def link(
         model: the language model.
         prompt: N token ids, cut into prefix, chunks and suffix.
         stored: KV of the prefix and then of every chunk, in order; empty when the selector computes everything.
-        selector: which context tokens to compute again.
+        selector: which context tokens to compute again. It takes the whole suffix for the question: what it must not
+            look at, such as an answer to be scored, does not belong there.
         spare_tokens: room for the answer.
         compile_prefix_ids: what the chunks were encoded behind; a chunk right behind just that is exact.
         logits_to_keep: number of last rows to compute logits for.
         scores: told what attention the slots receive: first, if it can be seeded, from each stored chunk's own rows,
-            as measured when that was encoded (where it was); then from the rows computed here.
+            as measured when that was encoded (where it was); then from the rows computed here, in the last round.
+            What a selector computes in order to choose is not reported.
 
     Returns:
         The linked prompt; rows stand at their true positions under an exact causal mask.
@@ -66,14 +68,50 @@ def link(
         place(model, stored, cache)
         if isinstance(scores, SeedableSink):
             seed(model, stored, scores)
-        chosen = selector.positions(spans(prompt, compile_prefix_ids))
-        rows = [*chosen, *range(prompt.suffix_start, prompt.num_tokens)]
-    else:
-        rows = list(range(prompt.num_tokens))
-    positions = torch.tensor(rows, dtype=torch.int64, device=model.device)
-    ids = model.ids(prompt.token_ids)[positions]
-    logits = model.forward(ids, positions, cache, logits_to_keep=logits_to_keep, scores=scores)
-    return Linked(cache, logits, len(rows))
+    linking = Linking(model, prompt, tuple(spans(prompt, compile_prefix_ids)), cache)
+    return compute(linking, selector, logits_to_keep, scores)
+
+
+def compute(linking: Linking, selector: Selector, logits_to_keep: int, scores: ScoreSink | None) -> Linked:
+    """Compute what the selector chooses, round by round, and the whole suffix in each."""
+    model, prompt, cache = linking.model, linking.prompt, linking.cache
+    ids, suffix = model.ids(prompt.token_ids), range(prompt.suffix_start, prompt.num_tokens)
+    num_recomputed, selection_rows = 0, 0.0
+    rounds = selector.rounds(linking)
+    selection = next(rounds)
+    while True:
+        positions = torch.tensor([*selection.positions, *suffix], dtype=torch.int64, device=model.device)
+        held = None if scores is None or selection.is_last else HeldScores(scores.start)
+        sink = held or scores
+        logits = model.forward(ids[positions], positions, cache, logits_to_keep=logits_to_keep, scores=sink)
+        num_recomputed += positions.numel()
+        selection_rows += selection.cost_rows
+        if selection.is_last:
+            break
+        try:
+            selection = rounds.send(logits[-1])
+        except StopIteration:
+            break
+    if held is not None and scores is not None:
+        held.pass_on(scores)
+    return Linked(cache, logits, num_recomputed, selection_rows)
+
+
+class HeldScores:
+    """Holds what a round's rows gave, until it is known whether the round was the last."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self._layers: list[tuple[int, Tensor, Tensor, Tensor, Tensor, int]] = []
+
+    def observe(self, layer: int, sums: Tensor, squares: Tensor, counts: Tensor, last: Tensor, start: int = 0) -> None:
+        """Take one layer; see `ScoreSink`."""
+        self._layers.append((layer, sums, squares, counts, last, start))
+
+    def pass_on(self, scores: ScoreSink) -> None:
+        """Tell it all to `scores`, which has the same start."""
+        for layer in self._layers:
+            scores.observe(*layer)
 
 
 def spans(prompt: Prompt, compile_prefix_ids: Sequence[int]) -> list[ChunkSpan]:

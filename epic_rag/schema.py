@@ -63,6 +63,7 @@ class TokenCounts:
         recomputed: rows computed while linking, the question included.
         kept: tokens in the KV cache when decoding began.
         answer: tokens of the answer.
+        selection: what choosing the tokens to recompute took besides, in rows through all layers.
     """
 
     context: int
@@ -71,6 +72,7 @@ class TokenCounts:
     recomputed: int
     kept: int
     answer: int
+    selection: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,25 @@ from epic_rag.kvstore.uri import open_store
 from epic_rag.link import link, place, spans
 from epic_rag.model import LanguageModel
 from epic_rag.prompt import Prompt
-from epic_rag.selectors import FullSelector, LegoSelector, NoneSelector, parse_selector
+from epic_rag.selectors import (
+    FullSelector,
+    LegoSelector,
+    Linking,
+    NoneSelector,
+    OneRound,
+    Selection,
+    parse_selector,
+)
 
 
-class EverythingStored:
+class EverythingStored(OneRound):
     """Recompute every token although all KV is loaded: must equal a full prefill."""
 
     name = "everything"
     needs_stored_kv = True
 
-    def positions(self, chunks: Sequence[object]) -> list[int]:
-        return [position for chunk in chunks for position in range(chunk.start, chunk.stop)]  # type: ignore[attr-defined]
+    def select(self, linking: Linking) -> Selection:
+        return Selection(tuple(position for chunk in linking.chunks for position in range(chunk.start, chunk.stop)))
 
 
 def make_prompt(
@@ -90,7 +98,11 @@ def test_an_exact_chunk_is_not_recomputed() -> None:
     behind_prompt = spans(prompt, prompt.prefix_ids)
     assert [span.is_exact for span in behind_prompt] == [True, False, False]
     assert not any(span.is_exact for span in spans(prompt, (1, 2)))
-    assert LegoSelector(4).positions(behind_prompt) == [32, 33, 34, 35, 73, 74, 75, 76]
+    stored = encode_all(make_tiny("llama"), prompt, behind=prompt.prefix_ids)
+    linked = link(
+        make_tiny("llama"), prompt, stored, LegoSelector(4), spare_tokens=0, compile_prefix_ids=prompt.prefix_ids
+    )
+    assert linked.num_recomputed == 4 + 4 + len(prompt.suffix_ids)
 
 
 @pytest.mark.parametrize("case", ["llama", "phi", "glm", "yarn-rope", "llama3-rope"])

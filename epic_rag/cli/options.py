@@ -41,7 +41,12 @@ Where = Annotated[
     typer.Option("--where", help="Only passages with FIELD=PATTERN, such as source='docs/*'; may be repeated."),
 ]
 Selector = Annotated[
-    str, typer.Option("--selector", help="Context tokens computed again: none, lego:K or full (a full prefill).")
+    str,
+    typer.Option(
+        "--selector",
+        help="Context tokens computed again: none, lego:K, query:R, cacheblend:R, joined as in lego:4+query:0.05, "
+        "auto[:R] or full (a full prefill). K: tokens of each passage; R: share of all.",
+    ),
 ]
 Policy = Annotated[
     str | None,

@@ -37,6 +37,10 @@ ATTENTION_NAME = "epic_rag"
 _UNKNOWN_TO_US = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
+class LayerReached(Exception):
+    """Ends a forward that was asked for one layer's keys and values only; it never leaves `LanguageModel`."""
+
+
 @dataclass(slots=True)
 class RowPass:
     """What the three hooks need to know about the rows being computed."""
@@ -51,15 +55,25 @@ class RowPass:
     """When a list: receives the keys before RoPE, `[H, Q, D]` per layer, in layer order."""
     sink: ScoreSink | None = None
     """Receives what attention the slots get."""
+    stop_layer: int | None = None
+    """The forward ends with this layer's keys and values, which are not written but kept in `reached`."""
+    reached: tuple[Tensor, Tensor] | None = field(default=None, init=False)
     _layer: int = field(default=0, init=False)
     _counts: Tensor | None = field(default=None, init=False)
 
     def write(self, keys: Tensor, values: Tensor, layer: int) -> None:
-        """Rotate and store one layer's new keys; `keys`, `values`: `[1, H, Q, D]` before RoPE."""
+        """Rotate and store one layer's new keys; `keys`, `values`: `[1, H, Q, D]` before RoPE.
+
+        Raises:
+            LayerReached: at the layer where the forward is to end.
+        """
         self._layer = layer
         if self.captured_keys is not None:
             self.captured_keys.append(keys[0].clone())
         rotated = rerotate_(keys[0].clone(), self.cos, self.sin, interleaved=self.interleaved)
+        if layer == self.stop_layer:
+            self.reached = rotated, values[0]
+            raise LayerReached
         self.cache.write(layer, self.plan.slots, rotated, values[0])
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from epic_rag.kernels.row_plan import plan_rows
 from epic_rag.kv_cache import KVCache
-from epic_rag.model.forward import CacheFace, RowPass, active, install
+from epic_rag.model.forward import CacheFace, LayerReached, RowPass, active, install
 from epic_rag.model.gate import check_config, is_interleaved
 from epic_rag.model.rope import find_rotary_module, read_rope
 from epic_rag.model.score_sink import ScoreSink
@@ -112,6 +113,38 @@ class LanguageModel:
         plan = plan_rows(rows, self.dtype, group_prefill=scores is not None)
         cos, sin = self.rope.angles(positions)
         row_pass = RowPass(cache, plan, cos, sin, self.rope.interleaved, captured_keys, scores)
+        logits = self._run(row_pass, token_ids, positions, logits_to_keep)
+        cache.advance(plan.num_slots)
+        cache.next_position = max(cache.next_position, int(positions[-1]) + 1)
+        return logits.float()
+
+    @torch.inference_mode()
+    def keys_values(self, token_ids: Tensor, positions: Tensor, cache: KVCache, layer: int) -> tuple[Tensor, Tensor]:
+        """Compute rows as `forward` does, up to one layer's keys and values; nothing behind these is computed.
+
+        Args:
+            token_ids: `[Q]` int64.
+            positions: `[Q]` int64, absolute positions and slots; ascending.
+            cache: read and written in the layers before; its length stays.
+            layer: whose keys and values are wanted.
+
+        Returns:
+            Keys, rotated to their positions, and values: `[H, Q, D]` each.
+
+        Raises:
+            ValueError: there is no such layer.
+        """
+        cos, sin = self.rope.angles(positions)
+        plan = plan_rows(positions, self.dtype)
+        row_pass = RowPass(cache, plan, cos, sin, self.rope.interleaved, stop_layer=layer)
+        with suppress(LayerReached):
+            self._run(row_pass, token_ids, positions, 1)
+        if row_pass.reached is None:
+            raise ValueError(f"layer {layer}: expected 0 to {self.num_layers - 1}")
+        return row_pass.reached
+
+    def _run(self, row_pass: RowPass, token_ids: Tensor, positions: Tensor, logits_to_keep: int) -> Tensor:
+        """The model's own code around a row pass; logits `[logits_to_keep, vocabulary]`."""
         no_mask = torch.empty(1, 1, 1, 1, device=self.device)  # 4D: passed through, so that no mask is ever made
         with active(row_pass):
             output = self.hf_model(
@@ -122,9 +155,7 @@ class LanguageModel:
                 logits_to_keep=logits_to_keep,
                 **{self._cache_argument: CacheFace()},
             )
-        cache.advance(plan.num_slots)
-        cache.next_position = max(cache.next_position, int(positions[-1]) + 1)
-        return output.logits[0].float()  # type: ignore[no-any-return]
+        return output.logits[0]  # type: ignore[no-any-return]
 
     def ids(self, token_ids: list[int] | tuple[int, ...]) -> Tensor:
         """Token ids as an int64 tensor on the model's device."""

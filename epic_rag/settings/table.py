@@ -53,7 +53,7 @@ class Settings:
     retriever: str = _setting(config.DEFAULT_RETRIEVER, "how passages are found", choices=("bm25", "dense", "hybrid"))
     embeddings: str | None = _setting(None, "demo, a folder, a Hugging Face id or module:Class; for dense and hybrid")
     k: int = _setting(config.DEFAULT_K, "passages to retrieve", minimum=1)
-    selector: str = _setting(config.DEFAULT_SELECTOR, "context tokens computed again: none, lego:K or full")
+    selector: str = _setting(config.DEFAULT_SELECTOR, "context tokens computed again, such as lego:4; see ask --help")
     policy: str | None = _setting(None, "which tokens stay under the budget; none set: roco")
     budget: str | int | None = _setting(None, "what may stay in the KV cache: tokens, a share (25%) or bytes (64MB)")
     stride: int = _setting(config.DEFAULT_STRIDE_TOKENS, "tokens prefilled between two evictions", minimum=1)
