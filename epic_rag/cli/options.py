@@ -45,7 +45,7 @@ Selector = Annotated[
     typer.Option(
         "--selector",
         help="Context tokens computed again: none, lego:K, query:R, cacheblend:R, joined as in lego:4+query:0.05, "
-        "auto[:R] or full (a full prefill). K: tokens of each passage; R: share of all.",
+        "auto, auto:R or full (a full prefill). K: tokens of each passage; R: share of all.",
     ),
 ]
 Policy = Annotated[
