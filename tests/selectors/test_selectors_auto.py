@@ -89,6 +89,24 @@ def test_rounds_add_new_rows_up_to_the_share_and_the_last_says_so() -> None:
         assert [one.is_last for one in rounds] == [False] * (len(rounds) - 1) + [True]
 
 
+@pytest.mark.parametrize(("told", "num_rounds"), [("AA", 2), ("ABB", 3), ("ABA", 4), ("ABC", 4)])
+def test_the_probe_compares_a_round_with_the_one_before(told: str, num_rounds: int) -> None:
+    """Next tokens as the rounds find them: a return to an earlier one is a change too."""
+    model = make_model("llama")
+    cache = model.new_cache(PROMPT.num_tokens)
+    place(model, encode_all(model, PROMPT), cache)
+    rounds = AutoSelector(0.3).rounds(Linking(model, PROMPT, tuple(spans(PROMPT, (1, 2, 3))), cache))
+    next(rounds)
+    taken = 1
+    for letter in told:
+        try:
+            rounds.send(torch.eye(300)[ord(letter)] * 50)
+        except StopIteration:
+            break
+        taken += 1
+    assert taken == num_rounds
+
+
 def test_a_prompt_without_open_chunks_is_one_round() -> None:
     model = make_model("llama")
     prompt = Prompt(PROMPT.prefix_ids, (), PROMPT.suffix_ids)

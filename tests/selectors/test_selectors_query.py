@@ -15,6 +15,7 @@ from epic_rag.model import LanguageModel
 from epic_rag.prompt import prompt_frame
 from epic_rag.selectors import ChunkSpan, Linking, PlainQuerySelector, QuerySelector, parse_selector
 from epic_rag.selectors.query import BLOCK_TOKENS, by_blocks
+from epic_rag.selectors.scratch import ScratchCache
 
 PROMPT = make_prompt(sizes=(23, 41, 17, 64))
 START, STOP = len(PROMPT.prefix_ids), PROMPT.suffix_start
@@ -66,6 +67,15 @@ def test_choosing_leaves_the_placed_cache_as_it_is() -> None:
     assert torch.equal(linking.cache.keys, twin.cache.keys)
     assert torch.equal(linking.cache.values[:, :, :STOP], twin.cache.values[:, :, :STOP])
     assert (linking.cache.length, linking.cache.next_position) == (STOP, STOP), "the neutral question is longer"
+
+
+def test_a_pass_takes_the_room_of_one_layer() -> None:
+    model = make_model("llama")
+    linking = placed(model)
+    scratch = ScratchCache(linking.cache, STOP + 5)
+    one_layer = model.num_kv_heads * (STOP + 5) * model.head_dim * 4
+    assert scratch.keys.untyped_storage().nbytes() == scratch.values.untyped_storage().nbytes() == one_layer
+    assert scratch.keys.shape == (model.num_layers, model.num_kv_heads, STOP + 5, model.head_dim)
 
 
 def test_another_question_chooses_other_blocks() -> None:
