@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from epic_rag import __version__, config
-from epic_rag.cli import ask, chat, generate, ingest, maintain, settings
+from epic_rag.cli import ask, chat, evaluate, generate, ingest, maintain, settings
 from epic_rag.cli.guard import guarded
 from epic_rag.cli.options import Json, Store
 
@@ -47,7 +47,7 @@ def stats_command(store: Store = None, as_json: Json = False) -> None:
     show_stats(read_stats(store), as_json=as_json)
 
 
-for command in (ingest, ask, chat, maintain, generate, settings):
+for command in (ingest, ask, chat, maintain, generate, evaluate, settings):
     command.register(app)
 
 

@@ -33,12 +33,8 @@ Stride = Annotated[int, typer.Option(help="Tokens prefilled between two eviction
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
+    """Add the command to the program; `eval ppl` stands beside `eval`."""
     app.command(name="generate")(guarded(generate_command))
-    measures = typer.Typer(help="Measure a model under a KV budget.", no_args_is_help=True)
-    measures.callback()(_measure)
-    measures.command(name="ppl")(guarded(perplexity_command))
-    app.add_typer(measures, name="eval")
 
 
 def generate_command(
@@ -72,7 +68,7 @@ def generate_command(
     how = DecodeOptions(max_tokens, temperature, top_p, seed, tuple(stop or ()))
     options = GenerateOptions(chosen, limit, mode, stride, compat, how)
     text = _read(file)
-    loaded = _load(model, dtype, device)
+    loaded = load_for_command(model, dtype, device)
     generation = Generation(loaded, text_ids(loaded.tokenizer, text, chat=chat), options)
     answer = ""
     for piece in generation:
@@ -113,7 +109,7 @@ def perplexity_command(
         raise ConfigError(f"standard input can be read once only, got '-' {files.count('-')} times")
     chosen, limit = _policy(policy, budget)
     texts = [_read(file) for file in files]
-    loaded = _load(model, dtype, device)
+    loaded = load_for_command(model, dtype, device)
     measured = []
     for file, text in zip(files, texts, strict=True):
         found = perplexity(loaded, text_ids(loaded.tokenizer, text)[:max_tokens], chosen, limit, stride)
@@ -129,10 +125,6 @@ def perplexity_command(
         print_json({**summary, "texts": texts_found, **named})
     elif error is not None:
         typer.echo(f"{math.exp(mean):.3f}  mean of {len(measured)} texts  (nll {mean:.4f} +- {error:.4f})")
-
-
-def _measure() -> None:
-    """Measure a model under a KV budget."""
 
 
 def _policy(policy: str | None, budget: str | None) -> tuple[str, KVBudget | None]:
@@ -158,7 +150,8 @@ def _read(file: str) -> str:
         raise PromptError(f"cannot read '{file}': {error}; give a text file") from error
 
 
-def _load(model: str | None, dtype: str, device: str) -> LanguageModel:
+def load_for_command(model: str | None, dtype: str, device: str) -> LanguageModel:
+    """Load a model that must be linkable, without the progress bars of the libraries."""
     from epic_rag.engine import model_spec
     from epic_rag.model import load_model
     from epic_rag.model.load import silence_progress

@@ -23,6 +23,7 @@ TAKEN: dict[tuple[str, ...], tuple[str, ...]] = {
     ("ask",): _ANSWER,
     ("chat",): _ANSWER,
     ("generate",): _GENERATE,
+    ("eval", "run"): ("model", "dtype", "device"),
     ("eval", "ppl"): ("model", "dtype", "device", "policy", "budget", "stride"),
     **{(name,): ("store",) for name in ("stats", "verify", "prune", "export", "import")},
 }
