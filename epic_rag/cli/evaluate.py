@@ -49,6 +49,10 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", show_default=False, help="Folder of the data sets. Default: EPIC_RAG_EVAL_DATA."),
 ]
+Corpus = Annotated[
+    Path | None,
+    typer.Option("--corpus", show_default=False, help="Files in which needle and ruler tasks hide their facts."),
+]
 HalfOfItems = Annotated[
     str | None, typer.Option("--half", help="One half of the items, tune or report: choose on one, tell the other.")
 ]
@@ -95,6 +99,7 @@ def evaluate_command(
     items: Items = None,
     seed: TaskSeed = 0,
     data: Data = None,
+    corpus: Corpus = None,
     half: HalfOfItems = None,
     generate: Generate = False,
     gold_place: GoldPlace = None,
@@ -116,15 +121,18 @@ def evaluate_command(
     from epic_rag.cli.evaluate_run import Evaluation
     from epic_rag.evaluation.method import DEFAULT_METHODS, parse_methods
     from epic_rag.evaluation.plots import require_matplotlib
+    from epic_rag.evaluation.tasks import task_kind
     from epic_rag.kvstore.uri import open_store
 
     methods = list(method or DEFAULT_METHODS)
     _check(parse_methods(methods), items, half, gold_place, chunk_tokens, store)
+    for spec in tasks:
+        task_kind(spec)
     if plot:
         require_matplotlib()
     loaded = load_for_command(model, dtype, device)
-    about = {"gold_place": gold_place, "chunk_tokens": chunk_tokens}
-    opened = _open_tasks(tasks, loaded.tokenizer, data, items, seed, half, gold_place, chunk_tokens)
+    about = {"gold_place": gold_place, "chunk_tokens": chunk_tokens, "corpus": None if corpus is None else corpus.name}
+    opened = _open_tasks(tasks, loaded.tokenizer, data, corpus, items, seed, half, gold_place, chunk_tokens)
     with nullcontext() if store is None else open_store(store, config.store_key()) as chunks:
         evaluation = Evaluation(loaded, methods, out, seed, about, chunks, generate=generate, plot=plot)
         for task in opened:
@@ -137,6 +145,7 @@ def _open_tasks(
     specs: list[str],
     tokenizer: TextTokenizer,
     data: Path | None,
+    corpus: Path | None,
     items: int | None,
     seed: int,
     half: str | None,
@@ -151,6 +160,7 @@ def _open_tasks(
         open_task(
             spec,
             data=data or (Path(configured) if configured else None),
+            corpus=corpus,
             tokenizer=tokenizer,
             count=items,
             seed=seed,

@@ -24,7 +24,7 @@ from epic_rag.evaluation.tasks.xquad import xquad
 if TYPE_CHECKING:
     from epic_rag.model.tokens import TextTokenizer
 
-__all__ = ["TASKS", "GoldPlace", "TaskKind", "open_task"]
+__all__ = ["TASKS", "GoldPlace", "TaskKind", "open_task", "task_kind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,22 @@ def open_task(
     Raises:
         ConfigError: there is no such task, its data is not there or cannot be read, or an option cannot be.
     """
-    name, *arguments = spec.split(":", 1) if spec.startswith("jsonl:") else spec.split(":")
-    if name not in TASKS:
-        known = "\n".join(f"  {kind.usage:<28} {kind.about}" for kind in TASKS.values())
-        raise ConfigError(f"there is no task '{spec}'; there are:\n{known}")
-    kind = TASKS[name]
+    kind = task_kind(spec)
+    arguments = spec.split(":", 1 if spec.startswith("jsonl:") else -1)[1:]
     request = Request(
         spec, kind.usage, tuple(arguments), data, corpus, tokenizer, count, seed, half, gold_place, chunk_tokens
     )
     return kind.make(request)
+
+
+def task_kind(spec: str) -> TaskKind:
+    """The kind of task that `spec` names; its arguments are not looked at.
+
+    Raises:
+        ConfigError: there is none; lists what there is.
+    """
+    kind = TASKS.get(spec.split(":", 1)[0])
+    if kind is None:
+        known = "\n".join(f"  {kind.usage:<28} {kind.about}" for kind in TASKS.values())
+        raise ConfigError(f"there is no task '{spec}'; there are:\n{known}")
+    return kind

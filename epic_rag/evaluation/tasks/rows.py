@@ -90,10 +90,16 @@ def data_file(request: Request, *parts: str) -> Path:
     """
     name = "/".join(parts)
     if request.data is None:
-        raise ConfigError(f"{request.spec} reads {name} of the evaluation data; name its folder with --data FOLDER")
+        raise ConfigError(
+            f"{request.spec} reads {name} of the evaluation data; "
+            "name its folder with --data FOLDER or EPIC_RAG_EVAL_DATA"
+        )
     path = request.data.joinpath(*parts)
     if not path.is_file():
-        raise ConfigError(f"{request.spec}: there is no file {path}; name the folder that holds {name} with --data")
+        raise ConfigError(
+            f"{request.spec}: there is no file {path}; "
+            f"name the folder that holds {name} with --data or EPIC_RAG_EVAL_DATA"
+        )
     return path
 
 
