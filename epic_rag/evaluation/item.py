@@ -23,6 +23,7 @@ class EvalItem:
         gold: which passages hold the answer, ascending; empty where that is not known.
         choices: three wrong answers, for rank-4 accuracy; empty where it makes no sense.
         max_answer_tokens: room for a greedy answer.
+        parts: what an answer has to name, each counted by itself; empty where an answer is right or not.
     """
 
     id: str
@@ -32,6 +33,7 @@ class EvalItem:
     gold: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
     max_answer_tokens: int = 16
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,10 +68,16 @@ def rouge_l(answer: str, answers: Sequence[str]) -> float:
     return max(_rouge(_spoken(answer), _spoken(gold)) for gold in answers)
 
 
-def answer_measures(answer: str, answers: Sequence[str]) -> dict[str, float]:
-    """All measures of a greedy answer, by name."""
+def recall(answer: str, parts: Sequence[str]) -> float:
+    """Share of `parts` that stand in the answer, in any order: what RULER counts (arXiv 2404.06654)."""
+    return sum(contains(answer, [part]) for part in parts) / len(parts)
+
+
+def answer_measures(answer: str, answers: Sequence[str], parts: Sequence[str] = ()) -> dict[str, float]:
+    """All measures of a greedy answer, by name; `recall` only where there are parts."""
     measures = {"em": exact_match, "f1": f1, "contains": contains, "rouge_l": rouge_l}
-    return {name: measure(answer, answers) for name, measure in measures.items()}
+    values = {name: measure(answer, answers) for name, measure in measures.items()}
+    return values | {"recall": recall(answer, parts)} if parts else values
 
 
 def _words(text: str) -> list[str]:

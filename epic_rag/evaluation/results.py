@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 from epic_rag.evaluation.summary import Summary
@@ -24,7 +25,8 @@ def stem_of(task_name: str, model: LanguageModel, seed: int, about: About) -> st
 def results(model: LanguageModel, seed: int, summaries: Mapping[str, Summary]) -> dict[str, object]:
     """What `epic-rag eval --json` prints."""
     tasks = {name: summary.to_dict() for name, summary in summaries.items()}
-    return {"model": model.name, "dtype": _dtype(model), "seed": seed, "tasks": tasks}
+    versions = {name: version(name) for name in ("epic-rag", "torch", "transformers")}
+    return {"model": model.name, "dtype": _dtype(model), "seed": seed, "versions": versions, "tasks": tasks}
 
 
 def write_results(path: Path, found: Mapping[str, object]) -> None:

@@ -10,7 +10,7 @@ The measures of a record:
 * context_rows     the same without the question's rows, by tokens in front of it
 * kept             slots that stay in the KV cache when the answer begins, by tokens of the prompt
 * link_seconds     linking alone, to the logits of the first token; encoding, loading and evicting are not in it
-* em, f1, contains, rouge_l   of a greedy answer, where one is asked for
+* em, f1, contains, rouge_l, recall   of a greedy answer, where one is asked for
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def measure(
         values["rank4"] = is_first(-values["nll"], others)
     answer = greedy(model, ready, item.item.max_answer_tokens) if generate else None
     if answer is not None:
-        values |= answer_measures(answer, item.item.answers)
+        values |= answer_measures(answer, item.item.answers, item.item.parts)
     return Record(item.item.id, method.name, item.content, library.digest(method.encoding), values, answer)
 
 

@@ -21,7 +21,7 @@ from epic_rag.evaluation.method import BARE, BASE, FULL
 from epic_rag.evaluation.records import Record
 
 SAMPLES = 2000
-_COMPARED = ("kl", "agree", "nll", "rank4", "em", "f1", "contains", "rouge_l")
+_COMPARED = ("kl", "agree", "nll", "rank4", "em", "f1", "contains", "rouge_l", "recall")
 Values = npt.NDArray[np.float64]
 
 

@@ -23,6 +23,7 @@ _COLUMNS = (
     ("em", "EM", 2, False),
     ("contains", "contains", 2, True),
     ("rouge_l", "ROUGE-L", 2, True),
+    ("recall", "recall", 2, True),
     ("link_seconds", "link (s)", 2, False),
 )
 """Measure, heading, digits, and whether the standard error is shown."""

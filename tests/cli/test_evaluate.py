@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 Run = Callable[..., tuple[str, str]]
 METHODS = ("--method", "none,none", "--method", "none,full", "--method", "prompt,lego:4")
@@ -50,6 +51,7 @@ def test_a_run_is_told_as_json_kept_and_gone_on_with(run: Run, tmp_path: Path) -
     arguments = ("jsonl:mine.jsonl", *METHODS, "--items", "4", "--out", "out")
     told = json.loads(run(*arguments, "--json")[0])
     assert (told["seed"], told["dtype"]) == (0, "float32")
+    assert told["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     methods = told["tasks"]["jsonl:mine.jsonl"]["methods"]
     assert set(methods) == {"full", "bare", "none,none", "none,full", "prompt,lego:4"}
     for exact in ("full", "none,full"):

@@ -17,6 +17,7 @@ from epic_rag.evaluation.measures import (
     f1,
     is_first,
     kl,
+    recall,
     rouge_l,
     token_nll,
 )
@@ -92,6 +93,11 @@ def test_rouge_l_is_the_definition(one: list[int], other: list[int]) -> None:
     common = longest_common(one, other)
     expected = 2 * common / (len(one) + len(other)) if common else 0.0
     assert rouge_l(" ".join(map(str, one)), [" ".join(map(str, other))]) == pytest.approx(expected)
+
+
+def test_recall_counts_each_part_by_itself() -> None:
+    assert recall("It was 17, then 42.", ["42", "17", "4", "99"]) == 0.5
+    assert answer_measures("17 42", ["17, 42"], ["17", "42"])["recall"] == 1.0
 
 
 def test_all_by_name() -> None:

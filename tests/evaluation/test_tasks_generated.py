@@ -149,6 +149,7 @@ def test_a_reader_follows_the_variables(tokens: TextTokenizer) -> None:
         right = [name for name, value in values.items() if value == asked]
         assert len(values) == 10
         assert item.answers == (", ".join(right),)
+        assert item.parts == tuple(right)
         assert len(right) == 5
         for choice in item.choices:
             assert len(set(choice.split(", ")) & set(right)) == 4

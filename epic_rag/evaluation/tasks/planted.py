@@ -29,6 +29,7 @@ class Riddle:
         decoys: sentences of the same form that tell something else.
         choices: three wrong answers.
         depth: where its only needle goes, 0 to 1; None: anywhere.
+        parts: what an answer has to name, where that is several things.
     """
 
     question: str
@@ -37,6 +38,7 @@ class Riddle:
     decoys: tuple[str, ...]
     choices: tuple[str, ...]
     depth: float | None = None
+    parts: tuple[str, ...] = ()
 
 
 def planted(request: Request, make: Callable[[Random], Riddle]) -> Task:
@@ -70,7 +72,9 @@ def _item(name: str, haystack: Haystack, num_tokens: int, riddle: Riddle, draw: 
     told = set(riddle.needles)
     gold = sorted({index for index, sentence in zip(where, needles, strict=True) if sentence in told})
     room_for_answer = max(_LEAST_ANSWER_TOKENS, 2 * len(encode(riddle.answers[0])))
-    return EvalItem(name, riddle.question, riddle.answers, texts, tuple(gold), riddle.choices, room_for_answer)
+    return EvalItem(
+        name, riddle.question, riddle.answers, texts, tuple(gold), riddle.choices, room_for_answer, riddle.parts
+    )
 
 
 def _mixed(riddle: Riddle, draw: Random) -> Sequence[str]:

@@ -67,7 +67,7 @@ def _ask_all(draw: Random) -> Riddle:
     asked = f"{', the '.join(things[:-1])} and the {things[-1]}"
     question = f"What are the secret codes of the {asked}? Answer with the codes alone, in this order."
     needles = tuple(draw.sample(told, len(told)))
-    return Riddle(question, (SEPARATOR.join(codes),), needles, (), mixed_up(draw, codes))
+    return Riddle(question, (SEPARATOR.join(codes),), needles, (), mixed_up(draw, codes), parts=tuple(codes))
 
 
 def _ask_every_value(draw: Random) -> Riddle:
@@ -79,7 +79,7 @@ def _ask_every_value(draw: Random) -> Riddle:
         place = draw.randrange(NUM_MANY)
         wrong.append(SEPARATOR.join([*right[:place], stranger, *right[place + 1 :]]))
     needles = tuple(_tell(thing, code) for code in right)
-    return Riddle(question, (SEPARATOR.join(right),), needles, (), tuple(wrong))
+    return Riddle(question, (SEPARATOR.join(right),), needles, (), tuple(wrong), parts=tuple(right))
 
 
 def _tell(thing: str, code: str) -> str:

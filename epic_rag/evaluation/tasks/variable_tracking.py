@@ -36,7 +36,8 @@ def _riddle(draw: Random) -> Riddle:
     question = f"Which {NUM_VARIABLES} variables have the value {value}? List their names in the order of the text."
     places = draw.sample(range(NUM_VARIABLES), NUM_CHOICES)
     wrong = tuple(SEPARATOR.join([*asked[:place], other[place], *asked[place + 1 :]]) for place in places)
-    return Riddle(question, (SEPARATOR.join(asked),), _chain(asked, value), _chain(other, other_value), wrong)
+    right, decoys = _chain(asked, value), _chain(other, other_value)
+    return Riddle(question, (SEPARATOR.join(asked),), right, decoys, wrong, parts=tuple(asked))
 
 
 def _chain(names: Sequence[str], value: str) -> tuple[str, ...]:
