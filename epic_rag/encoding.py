@@ -36,6 +36,12 @@ def check_encoding(encoding: str) -> str:
     raise ConfigError(f"unknown encoding '{encoding}': expected one of {_KNOWN}")
 
 
+def split_encoding(encoding: str) -> tuple[str, str]:
+    """The encoding of a prompt's first chunk and that of the others: `prompt/warm:600`, or one name for both."""
+    first, _, others = encoding.partition("/")
+    return first, others or first
+
+
 def make_profile(
     model: LanguageModel, frame: PromptFrame, encoding: str, corpus: Iterable[Sequence[int]], salt: str = ""
 ) -> EncodingProfile:

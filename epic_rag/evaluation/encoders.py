@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from epic_rag.encode import Encoder
-from epic_rag.encoding import exact_profile, make_profile
+from epic_rag.encoding import exact_profile, make_profile, split_encoding
 from epic_rag.errors import ConfigError
 from epic_rag.kvstore.codecs import find_codec
 from epic_rag.kvstore.profile import EncodingProfile
@@ -96,23 +96,26 @@ class ChunkLibrary:
         self.num_bytes = 0
 
     def prefix_ids(self, encoding: str) -> tuple[int, ...]:
-        """What the chunks of an encoding are encoded behind."""
-        return self._source(encoding).prefix_ids
+        """What a prompt's first chunk is encoded behind."""
+        return self._source(split_encoding(encoding)[0]).prefix_ids
 
     def digest(self, encoding: str) -> str:
         """12 hex digits that change with the compile prefix and the anchors."""
-        source = self._source(encoding)
-        return hashlib.sha256(repr((source.prefix_ids, source.anchor_ids)).encode()).hexdigest()[:12]
+        sources = [self._source(part) for part in dict.fromkeys(split_encoding(encoding))]
+        said = [(source.prefix_ids, source.anchor_ids) for source in sources]
+        return hashlib.sha256(repr(said[0] if len(said) == 1 else said).encode()).hexdigest()[:12]
 
     def prompt(self, encoding: str, prompt: Prompt) -> Prompt:
         """The prompt as this encoding has it: with its anchors in front of every chunk."""
-        anchors = self._source(encoding).anchor_ids
+        anchors = self._source(split_encoding(encoding)[1]).anchor_ids
         return replace(prompt, chunk_ids=tuple((*anchors, *chunk) for chunk in prompt.chunk_ids)) if anchors else prompt
 
     def stored(self, encoding: str, prompt: Prompt, codec: str = "") -> list[ChunkKV]:
         """KV of the prompt's prefix, where it has one, and of its chunks, in order."""
         beginning = [self._chunk(EXACT, codec, prompt.prefix_ids)] if prompt.prefix_ids else []
-        return [*beginning, *(self._chunk(encoding, codec, ids) for ids in prompt.chunk_ids)]
+        first, other = split_encoding(encoding)
+        chunks = (self._chunk(other if i else first, codec, ids) for i, ids in enumerate(prompt.chunk_ids))
+        return [*beginning, *chunks]
 
     def _chunk(self, encoding: str, codec: str, token_ids: tuple[int, ...]) -> ChunkKV:
         place = encoding, codec, token_ids

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from epic_rag.encoding import check_encoding
+from epic_rag.encoding import check_encoding, split_encoding
 from epic_rag.errors import ConfigError
 from epic_rag.evict import KVBudget, parse_budget, parse_policy
 from epic_rag.evict.roco import RoCo
@@ -23,7 +23,7 @@ class Method:
 
     Attributes:
         name: as it is written; the same method always has the same.
-        encoding: what chunks are encoded behind.
+        encoding: what chunks are encoded behind; `FIRST/OTHERS` where it is another for a prompt's first chunk.
         selector: which context tokens are recomputed.
         policy: which tokens are evicted; empty: none.
         budget: what may stay, as `parse_budget` reads it; empty: all.
@@ -78,8 +78,9 @@ def parse_method(text: str, extra_encodings: Collection[str] = ()) -> Method:
     if len(parts) < 2 or not all(parts):
         raise ConfigError(f"method '{text}': expected {FORM}; full and bare are always measured")
     encoding, selector, *others = parts
-    if encoding not in extra_encodings:
-        _told(text, partial(check_encoding, encoding))
+    for part in split_encoding(encoding):
+        if part not in extra_encodings:
+            _told(text, partial(check_encoding, part))
     _told(text, partial(parse_selector, selector))
     policy, budget, codec = _options(text, others)
     options = [f"{policy}@{budget}"] * bool(policy) + [f"{_CODEC}{codec}"] * bool(codec)

@@ -80,3 +80,16 @@ def test_statistics_where_they_are_wanted(tiny_llama: LanguageModel, wanted: boo
     library = ChunkLibrary(tiny_llama, frame, (), statistics=wanted)
     kept = library.stored("none", Prompt(frame.prefix_ids, CHUNKS[:1], (9,)))
     assert [kv.stats is not None for kv in kept] == [wanted, wanted]
+
+
+def test_the_first_chunk_may_have_an_encoding_of_its_own(tiny_llama: LanguageModel) -> None:
+    counting = Counting(tiny_llama)
+    frame = prompt_frame(tiny_llama.tokenizer)
+    library = ChunkLibrary(tiny_llama, frame, (), extra={"mine": counting})
+    found = library.stored("prompt/mine", prompt_of(0, 1, 2))
+    assert counting.encoded == [CHUNKS[1], CHUNKS[2]]
+    assert library.prefix_ids("prompt/mine") == frame.prefix_ids
+    assert torch.equal(found[0].keys, Encoder(tiny_llama, frame.prefix_ids).encode(CHUNKS[0]).keys)
+    digests = {library.digest(name) for name in ("prompt/mine", "mine/prompt", "prompt", "mine")}
+    assert len(digests) == 4
+    assert library.digest("mine/mine") == library.digest("mine")
